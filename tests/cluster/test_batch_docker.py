@@ -333,7 +333,7 @@ def test_limits_are_those_of_the_allocation_where_the_site_wants_them(begin: Beg
     assert (found["NanoCpus"], found["Memory"]) == (10**9, 100 * 1024**2)
 
 
-@pytest.mark.parametrize("comes", [True, False])
+@pytest.mark.parametrize("comes", [True, in_its_lane(False, is_long=True)])
 def test_a_container_with_a_terminal_is_started_by_whoever_attaches_first(
     begin: Begin, engine: Dockerd, comes: bool
 ) -> None:

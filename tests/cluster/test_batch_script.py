@@ -69,7 +69,8 @@ def test_the_values_of_a_sweep_are_words_too(values: list[str], text: str) -> No
         assert found[:2] == [sweeps.filled(each, at).encode() for each in command[2:]]
 
 
-def test_slurm_is_told_what_it_plans_with() -> None:
+def test_options_of_slurm() -> None:
+    # Slurm is told what it plans with
     job = spec(
         (2, 2),
         priority=20,
@@ -101,38 +102,30 @@ def test_slurm_is_told_what_it_plans_with() -> None:
         "--signal=B:23@60",
         "--output=/logs/%A_%a",
     ]
-
-
-def test_the_site_adds_options_of_its_own() -> None:
+    # the site adds options of its own
     site = {"partition": "gpu", "account": "lab", "requeue": True, "sbatch_options": ("--qos=low", "--mail-user=a b")}
     found = options_of(script_of(site=site, gpus=GpuRequest(1, 1, model="H200")))
     assert {"--partition=gpu", "--account=lab", "--requeue", "--qos=low", '--mail-user="a b"'} <= set(found)
     assert "--gres=gpu:h200:1" in found
     assert not [option for option in found if option.startswith("--time")]  # the partition's, as Slurm has it
     assert "--time=1-00:00:00" in options_of(script_of(site={"default_time": timedelta(days=1)}))
-
-
-UNSEEN = "\x1b[2J\x85\x9b31m\u2028\u202e\u200b\udc9b"
-
-
-def test_nothing_of_a_job_acts_on_the_terminal_that_shows_its_script() -> None:
-    """Nor ends a line: for readers of Unicode, U+0085 and U+2028 do."""
+    # nothing of a job acts on the terminal that shows its script: nor ends a line: for readers of Unicode, U+0085 and
+    # U+2028 do.
     options = ContainerOptions(env=(("A", UNSEEN),), labels=(("note", f"a\n{UNSEEN}"),), workdir=f"/{UNSEEN}")
     asked = spec(name=f"name{UNSEEN[:-1]}", command=("echo", UNSEEN), options=options)
     script = batch_script(Submission(asked), "key", Settings())
     assert script.splitlines() == script.removesuffix("\n").split("\n")
     assert all(line.replace("\t", "").isprintable() for line in script.splitlines())
-
-
-def test_a_line_break_in_an_option_stays_as_it_is() -> None:
+    # a line break in an option stays as it is
     options = ContainerOptions(labels=(("note", "a\nb"),))
     script = batch_script(Submission(spec(options=options)), "key", Settings())
     assert "note=a\nb'" in script
-
-
-def test_a_name_stays_in_its_line() -> None:
+    # a name stays in its line
     found = options_of(script_of(name='a\n#SBATCH --uid=0 "\\'))
     assert found[0] == '--job-name="a #SBATCH --uid=0 \\"\\\\"'
+
+
+UNSEEN = "\x1b[2J\x85\x9b31m\u2028\u202e\u200b\udc9b"
 
 
 @cases(
@@ -263,13 +256,12 @@ def test_mounts_that_only_docker_has_are_refused(container: str, job: dict[str, 
     assert refusal.value.where == where
 
 
-def test_a_path_that_cannot_be_mounted_is_the_one_named() -> None:
+def test_options_of_containers() -> None:
+    # a path that cannot be mounted is the one named
     for mount, path in (("/a,b:/c", "'/a,b'"), ("/a:/b,c", "'/b,c'")):
         with pytest.raises(InputError, match=f"{path} has a comma or a colon"):
             script_of(site={"container": "apptainer"}, command=("true",), volumes=(mount,))
-
-
-def test_srun_needs_the_command() -> None:
+    # srun needs the command
     with pytest.raises(InputError) as refusal:
         script_of(site={"container": "srun"}, command=())
     assert refusal.value.where == "--command"

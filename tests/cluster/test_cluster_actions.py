@@ -117,10 +117,15 @@ def test_other_fields_than_limit_priority_and_hold_stay(edit: Edit) -> None:
     assert refusal.value.hint == "cancel it and submit it again"
 
 
-def test_a_job_keeps_a_time_limit() -> None:
+def test_time_limits() -> None:
+    # a job keeps a time limit
     desk = Desk()
     with pytest.raises(CapabilityError, match="each job has one"):
         desk.actions.act(EditJobs((desk.waiting,), Edit({"time_limit": None})))
+    # a rehearsed edit shows the job and leaves it
+    shown = desk.actions.foresee(EditJobs((desk.waiting,), Edit({"priority": 70}))).jobs[0]
+    assert shown.spec.priority == 70
+    assert desk.cluster.job(desk.waiting).priority == 50
 
 
 def test_no_job_is_given_another_time_limit_where_the_engine_changes_none() -> None:
@@ -130,13 +135,6 @@ def test_no_job_is_given_another_time_limit_where_the_engine_changes_none() -> N
         for call in (desk.actions.act, desk.actions.foresee):
             with pytest.raises(CapabilityError, match=WORDS):
                 call(edit)
-
-
-def test_a_rehearsed_edit_shows_the_job_and_leaves_it() -> None:
-    desk = Desk()
-    shown = desk.actions.foresee(EditJobs((desk.waiting,), Edit({"priority": 70}))).jobs[0]
-    assert shown.spec.priority == 70
-    assert desk.cluster.job(desk.waiting).priority == 50
 
 
 def test_an_edit_changes_each_value_and_tells_each_job_once() -> None:
@@ -200,7 +198,8 @@ def test_a_rehearsed_priority_needs_no_other_right_and_changes_nothing(
     assert desk.cluster.job(desk.waiting).priority == 50
 
 
-def test_running_jobs_are_stopped_continued_signalled_and_run_again() -> None:
+def test_what_running_and_waiting_jobs_get() -> None:
+    # running jobs are stopped continued signalled and run again
     desk = Desk()
     one = (desk.running,)
     assert desk.actions.act(Suspend(tuple(one))).ids == one
@@ -212,9 +211,7 @@ def test_running_jobs_are_stopped_continued_signalled_and_run_again() -> None:
     desk.cluster.end(desk.running)
     assert desk.actions.act(Requeue(tuple(one))).ids == one
     assert desk.store.get(desk.running).ended_at is None
-
-
-def test_a_waiting_job_goes_to_the_head_of_the_queue() -> None:
+    # a waiting job goes to the head of the queue
     desk = Desk()
     [last] = desk.actions.act(SubmitJobs((Submission(spec(gpus=1)),))).ids
     assert desk.store.read().order == (desk.waiting, last)
@@ -241,7 +238,8 @@ def test_no_job_is_changed_if_one_of_them_does_not_exist(
     assert desk.cluster.snapshot() == before
 
 
-def test_nothing_to_do_asks_nothing_of_the_engine() -> None:
+def test_what_asks_nothing() -> None:
+    # nothing to do asks nothing of the engine
     desk = Desk()
     desk.cluster.answers = False
     assert desk.actions.act(SubmitJobs(())).ids == ()
@@ -249,6 +247,9 @@ def test_nothing_to_do_asks_nothing_of_the_engine() -> None:
     assert desk.actions.act(SetPriority((), 1, relative=True)).ids == ()
     with pytest.raises(ClusterUnavailableError):
         desk.actions.act(SubmitJobs((Submission(spec()),)))
+    # there is one queue for all servers
+    desk = Desk()
+    assert desk.actions.act(Cancel((desk.waiting,)), server="gpu1").ids == (desk.waiting,)
 
 
 @cases("name", ["gpu9", ""])
@@ -257,8 +258,3 @@ def test_a_node_that_is_not_there_is_named(name: str) -> None:
     with pytest.raises(NotFoundError, match=f"there is no node {name}"):
         desk.actions.act(DrainGpus(("gpu1", name), "fans"))
     assert desk.cluster.snapshot().nodes[0].drain is None
-
-
-def test_there_is_one_queue_for_all_servers() -> None:
-    desk = Desk()
-    assert desk.actions.act(Cancel((desk.waiting,)), server="gpu1").ids == (desk.waiting,)

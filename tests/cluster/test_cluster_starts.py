@@ -49,17 +49,14 @@ def test_a_submitted_job_is_told_where_it_runs(entry: Job, words: str) -> None:
     assert told(snapshot([entry]), 12) == [words]
 
 
-def test_a_job_that_waits_is_told_why_and_until_when() -> None:
+def test_what_a_submission_is_told() -> None:
+    # a job that waits is told why and until when
     found = snapshot([job(7)], reasons={7: RESOURCES}, expected_starts={7: LATER})
     [words] = told(found, 7)
     assert words == f"job 7: needs 2 GPUs; about {LATER.astimezone():%H:%M} (Resources)"
-
-
-def test_a_job_that_has_left_the_queue_is_not_told() -> None:
+    # a job that has left the queue is not told
     assert told(snapshot([job(7)]), 6, 7, 8) == ["job 7: waits"]
-
-
-def test_an_array_is_told_by_its_first_entry() -> None:
+    # an array is told by its first entry
     found = snapshot([array((0, 1, 2), first=70, limit=1)], reasons={70: RESOURCES})
     assert told(found, 70) == [f"job {found.jobs[0].element(70).shown_id}: needs 2 GPUs (Resources)"]
 
@@ -78,7 +75,7 @@ class Foreseeing(FakeCluster):
         return self.at
 
 
-@pytest.mark.parametrize(
+@cases(
     ("at", "words"),
     [
         (None, "the engine cannot tell when it would start"),

@@ -214,7 +214,7 @@ def test_a_missing_capability_is_refused_with_its_sentence(
     assert state(cluster, 1) is JobState.RUNNING
 
 
-@pytest.mark.parametrize(
+@cases(
     ("arguments", "words"),
     [
         (["pause", "later"], "scontrol update PartitionName"),

@@ -17,6 +17,7 @@ from gputui.engine.feed import Feed
 from gputui.tui.present.gpu import node_line
 from gputui.tui.present.gpu_detail import remedy_lines
 from gputui.tui.present.gpu_rows import GpuNode, GpuRow
+from tests.cases import cases
 from tests.cluster import scenes
 from tests.cluster.console import ClusterConsole
 from tests.cluster.fake import FakeCluster
@@ -152,7 +153,7 @@ async def test_the_node_of_a_gpu_is_drained_and_resumed() -> None:
         assert not any(view.drain for view in cluster.snapshot().gpus)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("key", "words"),
     [
         ("J", "Not in this cluster: Slurm puts no job beside another."),

@@ -62,9 +62,32 @@ def test_an_option_is_one_word(options: dict[str, Any], word: str) -> None:
     assert word in words(**options)
 
 
-def test_what_is_not_asked_for_is_not_said() -> None:
+def test_words_of_limits_users_and_profiles() -> None:
+    # what is not asked for is not said
     found = words(no_init=True, labels=(("gputui.job", "7"),), log_opt=("max-size=1m",), runtime={"log_max_size": "5m"})
     assert not {"--init", "--interactive", "--tty", "--label=gputui.job=7", "--log-opt=max-size=5m"} & set(found)
+    # the allocation limits a job that sets no limits
+    site = {"limit_containers": True}
+    found = words(cluster=site)
+    assert "$(allocated_memory)" in found
+    assert any("SLURM_CPUS_ON_NODE" in each for each in found)
+    own = words(cluster=site, cpus=2, memory=1024)
+    assert not any("SLURM" in each or "allocated" in each for each in own)
+    # containers run as their submitter where the site wants it
+    site = {"run_as_submitter": True}
+    found = words(runtime=site)
+    assert '--user="$(id -u):$(id -g)"' in found
+    assert "--security-opt=no-new-privileges" in found
+    with pytest.raises(InputError, match="run as their submitter"):
+        words(runtime=site, user="0")
+    # a port that cannot be read is named
+    with pytest.raises(InputError) as refusal:
+        words(publish=("http",))
+    assert refusal.value.where == "--publish"
+    # profiles are files of their own
+    options = ContainerOptions(security_opt=('seccomp={"a":1}', "seccomp=unconfined"))
+    assert list(profiles(options)) == ['{"a":1}']
+    assert "--security-opt=seccomp=unconfined" in words(security_opt=options.security_opt)
 
 
 @cases(
@@ -84,36 +107,6 @@ def test_a_job_has_at_most_the_processes_that_the_site_allows(
 ) -> None:
     found = [each for each in words(pids_limit=wanted, runtime={"pids_limit": most}) if "pids-limit" in each]
     assert found == ([] if limit is None else [f"--pids-limit={limit}"])
-
-
-def test_the_allocation_limits_a_job_that_sets_no_limits() -> None:
-    site = {"limit_containers": True}
-    found = words(cluster=site)
-    assert "$(allocated_memory)" in found
-    assert any("SLURM_CPUS_ON_NODE" in each for each in found)
-    own = words(cluster=site, cpus=2, memory=1024)
-    assert not any("SLURM" in each or "allocated" in each for each in own)
-
-
-def test_containers_run_as_their_submitter_where_the_site_wants_it() -> None:
-    site = {"run_as_submitter": True}
-    found = words(runtime=site)
-    assert '--user="$(id -u):$(id -g)"' in found
-    assert "--security-opt=no-new-privileges" in found
-    with pytest.raises(InputError, match="run as their submitter"):
-        words(runtime=site, user="0")
-
-
-def test_a_port_that_cannot_be_read_is_named() -> None:
-    with pytest.raises(InputError) as refusal:
-        words(publish=("http",))
-    assert refusal.value.where == "--publish"
-
-
-def test_profiles_are_files_of_their_own() -> None:
-    options = ContainerOptions(security_opt=('seccomp={"a":1}', "seccomp=unconfined"))
-    assert list(profiles(options)) == ['{"a":1}']
-    assert "--security-opt=seccomp=unconfined" in words(security_opt=options.security_opt)
 
 
 @cases(

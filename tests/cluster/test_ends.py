@@ -23,6 +23,7 @@ from gputui.domain.settings import ClusterSettings, Settings
 from gputui.domain.state import JobState
 from gputui.engine.cluster.backend import EngineBackend
 from gputui.engine.cluster.queue import EngineQueue
+from tests.cases import cases
 from tests.factories import spec
 
 ME = pwd.getpwuid(os.getuid()).pw_name
@@ -125,8 +126,9 @@ def test_an_end_of_which_squeue_alone_told_has_the_exit_code_that_was_noted(slur
     assert job.ended_at == datetime.fromtimestamp(slurm.begun + 90, UTC)
 
 
-@pytest.mark.parametrize(("code", "state"), [(0, JobState.COMPLETED), (137, JobState.FAILED)])
-def test_a_job_that_nobody_watched_has_what_its_script_noted(slurm: Controller, code: int, state: JobState) -> None:
+@cases(("code", "state"), [(0, JobState.COMPLETED), (137, JobState.FAILED)])
+def test_a_job_that_nobody_watched_has_what_its_script_noted(tmp_path: Path, code: int, state: JobState) -> None:
+    slurm = Controller(tmp_path)
     slurm.submits()
     slurm.notes(f"end {slurm.begun + 5} {code}")
     (job,) = slurm.cluster.history()
@@ -136,7 +138,7 @@ def test_a_job_that_nobody_watched_has_what_its_script_noted(slurm: Controller, 
     assert (job.spec.command, job.submitted_by) == (("true",), ME)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("lasted", "code", "state"),
     [
         (3600, 143, JobState.TIMEOUT),
@@ -147,16 +149,18 @@ def test_a_job_that_nobody_watched_has_what_its_script_noted(slurm: Controller, 
     ],
 )
 def test_a_job_that_a_signal_ended_at_its_time_limit_ran_into_it(
-    slurm: Controller, lasted: int, code: int, state: JobState
+    tmp_path: Path, lasted: int, code: int, state: JobState
 ) -> None:
+    slurm = Controller(tmp_path)
     slurm.begun -= 4000
     slurm.submits(limit=timedelta(hours=1))
     slurm.notes(f"end {slurm.begun + 1 + lasted} {code}")
     assert told(slurm.cluster.job(7))[:2] == (state, code)
 
 
-@pytest.mark.parametrize("is_watched", [True, False])
-def test_what_the_script_knew_of_a_failure_is_its_cause(slurm: Controller, is_watched: bool) -> None:
+@cases("is_watched", [True, False])
+def test_what_the_script_knew_of_a_failure_is_its_cause(tmp_path: Path, is_watched: bool) -> None:
+    slurm = Controller(tmp_path)
     slurm.submits()
     slurm.notes(f"end {slurm.begun + 80} 137 OutOfMemory over its limit: 64 MiB")
     if is_watched:
@@ -220,8 +224,9 @@ def test_a_job_that_was_requeued_from_here_has_the_end_of_its_last_run(slurm: Co
     assert told(slurm.cluster.job(7)) == (JobState.COMPLETED, 0, ("gpu2:0",))
 
 
-@pytest.mark.parametrize(("state", "code"), [("PENDING", None), ("RUNNING", 143)])
-def test_a_job_that_was_cancelled_from_here_is_cancelled(slurm: Controller, state: str, code: int | None) -> None:
+@cases(("state", "code"), [("PENDING", None), ("RUNNING", 143)])
+def test_a_job_that_was_cancelled_from_here_is_cancelled(tmp_path: Path, state: str, code: int | None) -> None:
+    slurm = Controller(tmp_path)
     slurm.submits()
     slurm.lists(("", state), shows=f"{state} 0:0")
     assert slurm.cluster.act(Cancel((7,))) == (7,)

@@ -29,7 +29,7 @@ ENGINES: Mapping[str, Caps] = {
     "Kubernetes": kubernetes.caps_of(None),
 }
 SIZES = [(80, 24), (200, 50)]
-both = pytest.mark.parametrize("engine", ENGINES)
+both = cases("engine", ENGINES)
 
 
 @pytest.fixture(autouse=True)
@@ -53,8 +53,7 @@ def end_all(console: ClusterConsole) -> None:
             console.cluster.end(job.id)
 
 
-@both
-@pytest.mark.parametrize("size", SIZES)
+@cases(("engine", "size"), zip(ENGINES, SIZES, strict=True))
 async def test_tabs_of_what_an_engine_lacks_are_absent_and_their_keys_say_why(
     engine: str, size: tuple[int, int]
 ) -> None:
@@ -70,8 +69,7 @@ async def test_tabs_of_what_an_engine_lacks_are_absent_and_their_keys_say_why(
         end_all(console)
 
 
-@both
-@pytest.mark.parametrize("size", SIZES)
+@cases(("engine", "size"), zip(ENGINES, SIZES, strict=True))
 async def test_the_form_has_no_fields_of_what_an_engine_lacks(engine: str, size: tuple[int, int]) -> None:
     console = console_over(engine)
     async with console.app.run_test(size=size) as pilot:
@@ -104,7 +102,7 @@ async def test_a_pasted_line_with_what_an_engine_lacks_says_why(engine: str) -> 
         end_all(console)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("engine", "words"),
     [("Slurm", "Start ~"), ("Kubernetes", "Start no forecast: Kubernetes does not forecast when a job starts")],
 )
@@ -131,7 +129,7 @@ async def test_changes_are_made_without_a_forecast_of_ours(engine: str) -> None:
         end_all(console)
 
 
-@pytest.mark.parametrize(("engine", "is_there"), [("Slurm", True), ("Kubernetes", False)])
+@cases(("engine", "is_there"), [("Slurm", True), ("Kubernetes", False)])
 async def test_expected_starts_have_a_column_where_the_engine_tells_them(engine: str, is_there: bool) -> None:
     console = console_over(engine)
     async with console.app.run_test(size=(160, 40)) as pilot:

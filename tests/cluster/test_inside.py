@@ -52,20 +52,17 @@ def test_a_container_that_no_command_can_run_in(tmp_path: Path, state: str, word
     assert inside(tmp_path, state, "container", "", "", "", "true") == ("", words)
 
 
-def test_the_words_for_docker(tmp_path: Path) -> None:
+def test_entering_a_container(tmp_path: Path) -> None:
+    # the words for Docker
     plain = inside(tmp_path, "running", "container", "", "", "", "ls", "-l")
     assert plain == ("docker exec gputui-7 ls -l\n", "\x1b_gputui:KEY:begin\x1b\\\n\x1b_gputui:KEY:0\x1b\\\n")
     out, err = inside(tmp_path, "running", "container", "xterm", "1", "ctrl-a", "sh")
     assert "docker exec --tty --env=TERM=xterm --interactive --detach-keys=ctrl-a gputui-7 sh\n" in out
     assert err == ""
-
-
-def test_a_job_of_another_machine_is_entered_in_its_container_if_it_has_one(tmp_path: Path) -> None:
+    # a job of another machine is entered in its container if it has one
     assert inside(tmp_path, "running", "either", "", "", "", "ls")[0] == "docker exec gputui-7 ls\n"
     assert inside(tmp_path, "Error: No such object", "either", "", "", "", "echo", "on the node")[0] == "on the node\n"
-
-
-def test_a_command_on_the_node_is_no_assignment_of_env(tmp_path: Path) -> None:
+    # a command on the node is no assignment of env
     out, err = inside(tmp_path, "", "node", "", "", "", "A=1", "true")
     assert (out, "not found" in err, ":127\x1b\\" in err) == ("", True, True)
 
@@ -82,13 +79,17 @@ def test_marks_are_found_however_the_output_is_cut(text: bytes, cuts: list[int],
     assert (found + marks.rest(), marks.code, marks.words) == (text, code, "srun: hello ")
 
 
-def test_output_that_only_begins_as_a_mark_is_shown() -> None:
+def test_what_is_left_of_a_channel() -> None:
+    # output that only begins as a mark is shown
     marks = CommandMarks(ends_line=False)
     begin = b"\x1b_gputui:%b:begin\x1b\\" % marks.key.encode()
     assert marks.feed(begin + b"a\x1b_gputui:") == b"a"
     assert marks.feed(b"other:5\x1b\\") == b"\x1b_gputui:other:5\x1b\\"
     assert marks.feed(b"\x1b[0m") == b"\x1b[0m"
     assert (marks.feed(b"\x1b"), marks.rest(), marks.code) == (b"", b"\x1b", None)
+    # a lost connection whose mark did not come shows the messages
+    talk = Talk(channel("echo out; echo ssh: connection lost >&2; exit 255"))
+    assert (talk.end(), talk.out, talk.err) == (None, b"out\n", b"ssh: connection lost\n")
 
 
 def channel(script: str, *, is_tty: bool = False) -> CommandChannel:
@@ -109,11 +110,6 @@ def test_a_command_that_never_begins_is_an_error_with_the_words_of_what_ran(is_t
 @cases(("end", "code"), [("exit 255", None), ("exit 1", None), ("exit 137", 137)])
 def test_the_exit_code_of_a_command_whose_end_was_not_told(end: str, code: int | None) -> None:
     assert Talk(channel(f'printf "\\033_gputui:$1:begin\\033\\\\\n" >&2; {end}')).end() == code
-
-
-def test_a_lost_connection_whose_mark_did_not_come_shows_the_messages() -> None:
-    talk = Talk(channel("echo out; echo ssh: connection lost >&2; exit 255"))
-    assert (talk.end(), talk.out, talk.err) == (None, b"out\n", b"ssh: connection lost\n")
 
 
 @cases(("told", "shown"), [("", b"srun: error: lost\r\n"), ("0", b"")])

@@ -19,6 +19,7 @@ from gputui.cluster.slurm.inside import RemoteLog
 from gputui.cluster.ssh import SshConnection
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, LostAnswerError
 from gputui.domain.frames import CommandMarks
+from tests.cases import cases
 from tests.cluster.talk import Talk
 from tests.login_shells import SHELLS, talkative
 from tests.needs import need
@@ -59,26 +60,24 @@ def commands(login: Sshd) -> Iterator[SlurmCommands]:
         yield commands
 
 
-def test_output_errors_and_exit_code_are_the_commands_own(commands: SlurmCommands) -> None:
+def test_a_login_shell_that_prints_lines(commands: SlurmCommands, login: Sshd) -> None:
+    # output errors and exit code are the commands own
     script = "cat; echo \"it's\" 'a!b'  \\\\ %s; echo wrong >&2; exit 7"
     assert commands.script(script, "sh", stdin="in\n") == ("in\nit's a!b \\ %s\n", "wrong\n", 7)
     assert commands.run("printf", "%s\n", "", "!!", "'\"\n\t$HOME").out == "\n!!\n'\"\n\t$HOME\n"
     with pytest.raises(ClusterUnavailableError, match="sinfoo is not installed there"):
         commands.ask("sinfoo")
-
-
-def test_nothing_of_it_is_taken_for_the_users_name_or_home(commands: SlurmCommands, login: Sshd) -> None:
+    # nothing of it is taken for the users name or home
     known = site.ask(commands)
     assert (known.user, known.uid, known.home) == ("root", 0, f"{login.directory}/home")
     assert (known.cluster, known.version) == ("lab", "22.05.8")
-
-
-def test_it_is_a_warning_of_the_check_and_stops_nothing(commands: SlurmCommands) -> None:
+    # it is a warning of the check and stops nothing
     [told] = [fault for fault in site.faults(commands, "docker") if fault.name == "login shell"]
     assert told.text.startswith("lab: its login shell prints lines around each command, which are left out: '")
     assert not told.stops_jobs
 
 
+@pytest.mark.parametrize("login", ["bash"], indirect=True)
 def test_a_log_has_only_the_lines_of_its_file(commands: SlurmCommands, tmp_path: Path) -> None:
     path = tmp_path / "7.out"
     path.write_bytes(b"first\n\r\nlast without an end")
@@ -105,7 +104,7 @@ def test_nothing_follows_a_log_there_for_a_command_that_was_killed(login: Sshd, 
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("has_input", [False, True])
+@cases("has_input", [False, True])
 def test_the_streams_of_a_command_in_a_job_are_its_own(commands: SlurmCommands, has_input: bool) -> None:
     mark = r"printf '\033_gputui:%s:%s\033\134\n' $0"
     script = f"{mark} begin >&2; {'cat' if has_input else 'echo typed'}; echo wrong >&2; {mark} 5 >&2; exit 5"

@@ -120,13 +120,24 @@ spec:
     )
 
 
-def test_each_element_is_a_job_of_its_own() -> None:
+def test_elements_sites_and_host_jobs() -> None:
+    # each element is a job of its own
     found = made(spec(command=("run", "{lr}"), sweep=(("lr", "1e-3,1e-4"),)), array=(0, 1))
     assert [each["metadata"]["name"] for each in found] == ["train-queue-7-0", "train-queue-7-1"]
     containers = [each["spec"]["template"]["spec"]["containers"][0] for each in found]
     assert [each["args"] for each in containers] == [["run", "1e-3"], ["run", "1e-4"]]
     assert {"name": "GPUTUI_ARRAY_INDEX", "value": "1"} in containers[1]["env"]
     assert {"name": "GPUTUI_SWEEP_LR", "value": "1e-4"} in containers[1]["env"]
+    # the site names namespace queue and priority classes
+    site = ClusterSettings(namespace="lab", kueue="gpus", priority_classes=("low", "normal", "high"))
+    for priority, name in ((10, "low"), (50, "normal"), (90, "high")):
+        [found] = made(spec(priority=priority), site)
+        assert found["metadata"]["namespace"] == "lab"
+        assert found["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
+        assert found["spec"]["template"]["spec"]["priorityClassName"] == name
+    # a host job has no manifest
+    with pytest.raises(InputError):
+        made(spec(image=None))
 
 
 @cases("changes", [{"begin_at": NOW}, {"after": (3,)}, {"after_any": (3,)}])
@@ -134,15 +145,6 @@ def test_a_job_that_must_wait_is_suspended(changes: dict[str, Any]) -> None:
     assert made(spec(**changes))[0]["spec"]["suspend"] is True
     assert len(list(left_out(Submission(spec(**changes)), Settings()))) == 1
     assert made(spec(), held=True)[0]["spec"]["suspend"] is True
-
-
-def test_the_site_names_namespace_queue_and_priority_classes() -> None:
-    site = ClusterSettings(namespace="lab", kueue="gpus", priority_classes=("low", "normal", "high"))
-    for priority, name in ((10, "low"), (50, "normal"), (90, "high")):
-        [found] = made(spec(priority=priority), site)
-        assert found["metadata"]["namespace"] == "lab"
-        assert found["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
-        assert found["spec"]["template"]["spec"]["priorityClassName"] == name
 
 
 def test_options_of_docker_are_fields_of_the_pod() -> None:
@@ -208,11 +210,6 @@ def test_what_has_no_counterpart_is_told(a_spec: JobSpec, word: str) -> None:
     made(a_spec)
     [sentence] = left_out(Submission(a_spec), Settings())
     assert sentence.startswith(f"{word}:")
-
-
-def test_a_host_job_has_no_manifest() -> None:
-    with pytest.raises(InputError):
-        made(spec(image=None))
 
 
 @cases("text", ["$(HOME)", "echo $$", "$", "$HOME", "a$$(b)"])

@@ -26,6 +26,7 @@ from gputui.domain.telemetry_series import unread_words
 from gputui.engine.cluster.measurements import ClusterTelemetry, IdleEnds, MeasuredJobs, measured
 from gputui.engine.cluster.poll import SharedDuty, Turn
 from gputui.engine.cluster.queue import EngineQueue
+from tests.cases import cases
 from tests.cluster.commands import Run
 from tests.cluster.fake import FakeCluster
 from tests.engine.fakes import InlineExecutor
@@ -142,8 +143,9 @@ def test_an_ended_job_has_the_figures_of_its_gpus_also_after_the_engine_forgot_i
     assert record.attempts[0].telemetry.busy == pytest.approx(600)
 
 
-@pytest.mark.parametrize("hides_gpus", [False, True])
-def test_a_job_has_the_use_of_the_machine_by_its_container(site: Site, hides_gpus: bool) -> None:
+@cases("hides_gpus", [False, True])
+def test_a_job_has_the_use_of_the_machine_by_its_container(tmp_path: Path, hides_gpus: bool) -> None:
+    site = Site(tmp_path)
     site.hides_gpus, site.contained = hides_gpus, ("gpu1:0", "gpu1:1")
     job_id = site.submit()
     for number in range(6):

@@ -33,7 +33,8 @@ class Reader:
         return self.cluster.submit(submissions, f"key {self.seconds} {len(submissions)}")
 
 
-def test_a_snapshot_is_used_for_a_second() -> None:
+def test_snapshots_and_tokens() -> None:
+    # a snapshot is used for a second
     reader = Reader()
     first = reader.store.read()
     reader.submit(Submission(spec()))
@@ -41,18 +42,14 @@ def test_a_snapshot_is_used_for_a_second() -> None:
     assert reader.store.read() is first
     reader.seconds = FRESH + 0.1
     assert [each.id for each in reader.store.read().jobs] == [1]
-
-
-def test_a_change_is_read_at_once_and_told() -> None:
+    # a change is read at once and told
     reader, told = Reader(), list[str]()
     assert list(reader.store.jobs()) == []
     reader.store.on_refresh = lambda: told.append("changed")
     reader.submit(Submission(spec()))
     reader.store.refresh()
     assert (list(reader.store.jobs()), told) == ([1], ["changed"])
-
-
-def test_a_token_changes_when_the_cluster_would_be_asked_again() -> None:
+    # a token changes when the cluster would be asked again
     reader = Reader()
     before = reader.store.version()
     reader.seconds = FRESH / 2
@@ -61,16 +58,15 @@ def test_a_token_changes_when_the_cluster_would_be_asked_again() -> None:
     assert reader.store.version() != before
 
 
-def test_an_array_is_found_by_its_own_id_and_by_its_elements() -> None:
+def test_arrays_in_the_queue() -> None:
+    # an array is found by its own id and by its elements
     reader = Reader()
     reader.submit(Submission(spec(gpus=2), array=(0, 1, 2)))
     assert reader.store.get(1).id == element_id(1, 0)
     assert reader.store.get(element_id(1, 2)).array is not None
     places = reader.store.arrays()[1]
     assert {index: places[index] for index in (0, 1, 2)} == {index: element_id(1, index) for index in (0, 1, 2)}
-
-
-def test_what_was_submitted_elsewhere_since_the_last_look_is_found() -> None:
+    # what was submitted elsewhere since the last look is found
     reader = Reader()
     assert list(reader.store.jobs()) == []
     (job_id,) = reader.submit(Submission(spec()))
@@ -79,9 +75,7 @@ def test_what_was_submitted_elsewhere_since_the_last_look_is_found() -> None:
     array = reader.submit(Submission(spec(), held=True, array=(0, 1, 2)))
     assert reader.store.get(2).id == array[0]
     assert list(reader.store.arrays()[2].values()) == list(array)
-
-
-def test_an_array_that_was_submitted_elsewhere_is_changed_as_a_whole() -> None:
+    # an array that was submitted elsewhere is changed as a whole
     reader = Reader()
     backend = EngineBackend(reader.store, Settings())
     assert list(reader.store.jobs()) == []
@@ -89,7 +83,8 @@ def test_an_array_that_was_submitted_elsewhere_is_changed_as_a_whole() -> None:
     assert backend.act(Cancel((1,))).ids == array
 
 
-def test_a_job_that_left_the_queue_is_asked_for() -> None:
+def test_jobs_that_left_the_queue() -> None:
+    # a job that left the queue is asked for
     reader = Reader()
     reader.submit(Submission(spec()))
     reader.cluster.end(1, 3)
@@ -98,9 +93,7 @@ def test_a_job_that_left_the_queue_is_asked_for() -> None:
     assert reader.store.get(1).exit_code == 3
     with pytest.raises(NotFoundError, match="there is no job 2"):
         reader.store.get(2)
-
-
-def test_forgotten_jobs_are_history_by_month() -> None:
+    # forgotten jobs are history by month
     reader = Reader()
     reader.submit(*[Submission(spec())] * 4)
     reader.cluster.end(2)
@@ -112,9 +105,7 @@ def test_forgotten_jobs_are_history_by_month() -> None:
     assert [each.id for each in reader.store.past()] == [1, 3, 2]
     assert [each.id for each in reader.store.past(NOW + timedelta(days=1))] == [1, 3]
     assert sorted(record.id for record in reader.store.records()) == [1, 2, 3, 4]
-
-
-def test_a_job_that_the_queue_still_has_is_no_history() -> None:
+    # a job that the queue still has is no history
     reader = Reader()
     reader.submit(Submission(spec()))
     reader.cluster.end(1)

@@ -40,16 +40,15 @@ def test_each_word_has_a_reason_and_stays_beside_it(word: str, code: str, text: 
     assert found.text.endswith(text)
 
 
-def test_dependencies_and_begin_times_are_told() -> None:
+def test_holds_and_dependencies() -> None:
+    # dependencies and begin times are told
     assert reason_of("Dependency", "afterok:7", None, NOW).text == "waits for other jobs: afterok:7 (Dependency)"
     later = NOW + timedelta(hours=3)
     found = reason_of("BeginTime", "", later, NOW)
     assert (found.code, found.times) == (PendingReason.BEGIN_TIME, (later,))
     assert found.text.startswith("begins at ")
     assert reason_of("BeginTime", "", None, NOW).text == "waits for its begin time (BeginTime)"
-
-
-def test_holds_are_told_apart() -> None:
+    # holds are told apart
     assert [is_held("PENDING", word) for word in ("JobHeldUser", "launch_failed_requeued_held", "Resources", "?")] == [
         True,
         True,

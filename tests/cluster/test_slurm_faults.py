@@ -11,6 +11,7 @@ import pytest
 from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.cluster.slurm.site import PROGRAMS, faults
 from gputui.domain.cluster import ClusterFault
+from tests.cases import cases
 
 GOOD = {
     "AccountingStorageType": "accounting_storage/none",
@@ -72,7 +73,7 @@ def test_missing_commands_are_named(machine: Machine) -> None:
     assert (fault.name, fault.text, fault.stops_jobs) == ("commands", "sbatch, squeue: not found", True)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "name"),
     [
         ("slurm_load_ctl_conf error: Unable to contact slurm controller (connect failure)", "controller"),
@@ -85,7 +86,7 @@ def test_a_silent_controller_and_a_silent_munge_are_told_apart(machine: Machine,
     assert (fault.name, fault.stops_jobs) == (name, True)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("changes", "name", "stops"),
     [
         ({"Epilog": "(null)"}, "epilog", False),

@@ -35,36 +35,29 @@ def limit_and_note(
     return found.spec.time_limit, told
 
 
-def test_partitions_are_read() -> None:
+def test_time_limits_of_partitions() -> None:
+    # partitions are read
     found = parse(CONFIG)
     assert found.partitions == (Partition("gpu", True, HOUR, timedelta(days=2)), Partition("free"))
     assert found.priority_type == "priority/multifactor"
-
-
-def test_the_partition_decides_unless_the_user_or_the_settings_do() -> None:
+    # the partition decides unless the user or the settings do
     here = site(HOUR, timedelta(days=2))
     assert limit_and_note(here) == (None, "time limit 1h00m, the default of partition gpu")
     assert limit_and_note(here, 3 * HOUR) == (3 * HOUR, "")
     own = ClusterSettings(default_time=2 * HOUR)
     assert limit_and_note(here, settings=own) == (2 * HOUR, "time limit 2h00m, since it asks for none")
-
-
-def test_a_partition_without_a_default_gives_a_day_or_its_longest() -> None:
+    # a partition without a default gives a day or its longest
     assert limit_and_note(site()) == (24 * HOUR, "time limit 1d00h, since it asks for none")
     assert limit_and_note(site(longest=6 * HOUR)) == (6 * HOUR, "time limit 6h00m, the longest of partition gpu")
     own = ClusterSettings(default_time=9 * HOUR)
     assert limit_and_note(site(HOUR, 6 * HOUR), settings=own)[0] == 6 * HOUR
-
-
-def test_a_limit_that_no_partition_allows_is_refused() -> None:
+    # a limit that no partition allows is refused
     with pytest.raises(InputError, match="--time-limit: partition gpu allows 6h00m at most"):
         limit_and_note(site(longest=6 * HOUR), 7 * HOUR)
     for option in ("--qos=long", "--partition=elsewhere"):
         lifted = ClusterSettings(sbatch_options=(option,))
         assert limit_and_note(site(longest=6 * HOUR), 7 * HOUR, lifted) == (7 * HOUR, "")
-
-
-def test_options_of_the_site_go_first_and_an_unknown_partition_is_left_to_slurm() -> None:
+    # options of the site go first and an unknown partition is left to Slurm
     own_time = ClusterSettings(sbatch_options=("--time=30",))
     assert limit_and_note(site(HOUR), settings=own_time) == (None, "")
     assert limit_and_note(site(HOUR), settings=ClusterSettings(partition="other")) == (None, "")

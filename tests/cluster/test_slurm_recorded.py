@@ -56,14 +56,13 @@ def job(snapshot: Snapshot, job_id: int) -> Job:
     return found
 
 
-def test_every_record_is_read(snapshot: Snapshot) -> None:
+def test_records_of_jobs(snapshot: Snapshot) -> None:
+    # every record is read
     shown = ["25", "30", "31", "32", "33", "34", "36", "37", "38", "35_[0,2,4,6,8,10%2]"]
     assert [each.shown_id for each in snapshot.jobs if not is_element(each.id)] == [*shown[1:-1]]
     assert [each.shown_id for each in snapshot.jobs if is_element(each.id)] == ["23_0", "23_5", shown[-1]]
-
-
-def test_a_hostile_name_and_comment_change_no_other_value(snapshot: Snapshot) -> None:
-    """Name and comment of job 33 hold separators, line ends, bytes that are no UTF-8, and false records."""
+    # a hostile name and comment change no other value: name and comment of job 33 hold separators, line ends, bytes
+    # that are no UTF-8, and false records.
     hostile = job(snapshot, 33)
     assert hostile.state is JobState.RUNNING
     assert hostile.name == "evil|na me JobId=99 JobName=x UserId=root(0) JobState=FAILED ExitCode=9:9"
@@ -71,31 +70,23 @@ def test_a_hostile_name_and_comment_change_no_other_value(snapshot: Snapshot) ->
     assert hostile.gpus == ("gpu1:0", "gpu1:1")
     assert snapshot.entry(99) is None
     assert polled().details["33@1795479169"].output == "/home/root/33.out"
-
-
-def test_times_limits_and_users(snapshot: Snapshot) -> None:
+    # times limits and users
     running = job(snapshot, 33)
     assert running.submitted_at == datetime(2026, 11, 24, 0, 12, 48, tzinfo=UTC)
     assert running.started_at == datetime(2026, 11, 24, 0, 12, 49, tzinfo=UTC)
     assert (running.ended_at, running.spec.time_limit) == (None, timedelta(hours=1))
     assert (running.submitted_by, running.spec.tenant) == ("root", "root")
     assert job(snapshot, 38).submitted_by == "alice"
-
-
-def test_ends_have_exit_code_signal_and_cause(snapshot: Snapshot) -> None:
+    # ends have exit code signal and cause
     failed, killed, refused = (job(snapshot, number) for number in (31, 32, 30))
     assert (failed.state, failed.exit_code, failed.end_words) == (JobState.FAILED, 3, "exit code 3")
     assert (killed.exit_code, killed.end_words) == (137, "ended by SIGKILL")
     assert (refused.exit_code, refused.end_words) == (None, "Slurm could not start it (BadConstraints)")
     assert refused.attempts == ()
-
-
-def test_gpus_that_jobs_ask_for(snapshot: Snapshot) -> None:
+    # GPUs that jobs ask for
     asked = {number: job(snapshot, number).spec.gpus.minimum for number in (31, 33, 34, 36, 37)}
     assert asked == {31: 1, 33: 2, 34: 2, 36: 1, 37: 2}  # 34: one on each of two nodes; 37: by --gpus
-
-
-def test_waiting_jobs_have_order_reason_and_start(snapshot: Snapshot) -> None:
+    # waiting jobs have order reason and start
     entry = snapshot.jobs[-1]
     assert snapshot.order == (34, entry.id, 37, 38, 36)
     told = {number: (reason.code, reason.text) for number, reason in snapshot.reasons.items()}
@@ -113,21 +104,18 @@ def test_waiting_jobs_have_order_reason_and_start(snapshot: Snapshot) -> None:
     assert job(snapshot, 37).spec.after == (26,)
 
 
-def test_holds_and_nice_values(snapshot: Snapshot) -> None:
+def test_holds_arrays_and_nodes(snapshot: Snapshot) -> None:
+    # holds and nice values
     held = job(snapshot, 36)
     assert (held.held, held.held_by, held.hold_reason, held.priority) == (True, "root", None, 40)
     assert job(snapshot, 38).priority == 50
-
-
-def test_an_array_that_waits_is_one_entry(snapshot: Snapshot) -> None:
+    # an array that waits is one entry
     entry = snapshot.jobs[-1]
     assert [array_of(each) for each in entry.ids] == [35] * 6
     assert list(entry.indices) == [0, 2, 4, 6, 8, 10]
     assert entry.array is not None
     assert (entry.array.id, entry.array.limit, entry.count) == (35, 2, 6)
-
-
-def test_nodes_and_gpus(snapshot: Snapshot) -> None:
+    # nodes and GPUs
     views = {view.gpu.uuid: view for view in snapshot.gpus}
     assert {name: (view.state, view.job_id) for name, view in views.items()} == {
         "gpu1:0": (GpuState.ALLOCATED, 33),
@@ -142,9 +130,7 @@ def test_nodes_and_gpus(snapshot: Snapshot) -> None:
     drain = views["gpu3:1"].drain
     assert drain is not None
     assert (drain.reason, drain.by, drain.at) == ("fan | noise", "root", datetime(2026, 11, 24, 0, 12, 49, tzinfo=UTC))
-
-
-def test_the_controller_leads(snapshot: Snapshot) -> None:
+    # the controller leads
     assert snapshot.leader is not None
     assert (snapshot.leader.host, snapshot.leader.kind) == ("head", "slurm")
 
@@ -324,7 +310,8 @@ def test_gpus_shared_by_shards_and_mps(text: str, found: dict[int, float]) -> No
     assert commands.shared_gpus(text) == found
 
 
-def test_a_shared_gpu_is_allocated_and_its_jobs_have_their_parts_of_it() -> None:
+def test_shared_gpus_and_gpus_for_each_task() -> None:
+    # a shared GPU is allocated and its jobs have their parts of it
     [node] = listings.parse_nodes(
         "NodeName=dgx01 Gres=gpu:h100:4,shard:16 GresUsed=gpu:h100:1(IDX:3),shard:3(3/4,0/4) State=MIXED"
     )
@@ -335,9 +322,7 @@ def test_a_shared_gpu_is_allocated_and_its_jobs_have_their_parts_of_it() -> None
     found = listings.parse_detail(text, row(state="COMPLETING"))
     assert found is not None
     assert (found.gpus, found.share) == ((("dgx01", 0),), 0.75)
-
-
-def test_gpus_for_each_task() -> None:
+    # GPUs for each task
     told = "TresPerJob=gres/gpu:h100:4 TresPerTask=cpu=4"
     text = NEWER_JOB.replace(",gres/gpu:h100=4", "").replace(",gres/gpu=4", "").replace(told, "TresPerTask=gres/gpu=3")
     found = listings.parse_detail(text, row(state="COMPLETING"))

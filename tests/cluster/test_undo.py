@@ -78,33 +78,28 @@ def test_many_jobs_are_set_back_together() -> None:
     assert operator.values() == before
 
 
-def test_jobs_that_were_as_wanted_before_stay_so() -> None:
+def test_which_changes_are_not_undone() -> None:
+    # jobs that were as wanted before stay so
     operator = Operator()
     operator.actions.act(Hold(tuple(operator.ids[1:2])))
     operator.change(lambda ids: Hold(tuple(ids)), operator.ids[1:3])
     operator.undone()
     assert [held for held, *_ in operator.values()] == [False, True, False, False, False, False]
-
-
-def test_a_change_that_was_changed_since_stays() -> None:
+    # a change that was changed since stays
     operator = Operator()
     operator.change(lambda ids: SetPriority(tuple(ids), 40), operator.ids[1:2])
     operator.cluster.act(SetPriority((operator.ids[1],), 30))
     with pytest.raises(GputuiError, match=f"job {operator.ids[1]} has been changed since: not undone"):
         operator.undone()
     assert operator.values()[1][1] == 30
-
-
-def test_a_job_that_runs_meanwhile_is_not_held() -> None:
+    # a job that runs meanwhile is not held
     operator = Operator()
     operator.actions.act(Hold(tuple(operator.ids[1:])))
     operator.change(lambda ids: Release(tuple(ids)), operator.ids[1:2])
     operator.cluster.end(operator.ids[0])
     with pytest.raises(GputuiError, match="is RUNNING now: not undone"):
         operator.undone()
-
-
-def test_what_the_engine_refuses_stays_and_says_why() -> None:
+    # what the engine refuses stays and says why
     operator = Operator(lacking={Capability.RAISE_PRIORITY: "only operators may raise a priority"})
     operator.change(lambda ids: SetPriority(tuple(ids), 40), operator.ids[1:2])
     with pytest.raises(GputuiError, match="only operators may raise a priority"):

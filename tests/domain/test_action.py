@@ -108,12 +108,11 @@ def test_values_of_a_wrong_type_are_refused(data: bytes) -> None:
         typed(msgspec.json.decode(data, type=Action))
 
 
-def test_an_edit_from_elsewhere_moves_no_job_to_another_tenant() -> None:
+def test_edits_and_drains() -> None:
+    # an edit from elsewhere moves no job to another tenant
     sent = EditJobs((1,), Edit({"tenant": "bob", "name": "new", "unknown": 1}))
     assert typed(sent) == EditJobs((1,), Edit({"name": "new"}))
-
-
-def test_a_renewed_drain_replaces_the_first_and_a_resume_ends_it() -> None:
+    # a renewed drain replaces the first and a resume ends it
     once = DrainGpus(("a", "b"), "fans").apply(Controls(), NOW, "ann")
     again = DrainGpus(("a",), "dust").apply(once, NOW + HOUR, "bob")
     assert {uuid: (drain.reason, drain.by) for uuid, drain in again.drains.items()} == {

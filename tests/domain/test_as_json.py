@@ -36,7 +36,8 @@ HOLDER_KEYS = {"kind", "name", "user", "pid", "container_id", "memory", "image",
 SECRET = "hunter2"
 
 
-def test_a_waiting_job() -> None:
+def test_jobs() -> None:
+    # a waiting job
     waiting = job(7, gpus=(2, 4), age=60, time_limit=timedelta(hours=1), command=("a", "b"))
     reason = Reason(PendingReason.RESOURCES, "needs 2 GPUs, 1 is free")
     made = job_json(waiting, snapshot(reasons={7: reason}, expected_starts={7: NOW}))
@@ -46,9 +47,7 @@ def test_a_waiting_job() -> None:
     assert (made["submitted_at"], made["expected_start_at"]) == ("2026-03-02T11:59:00Z", "2026-03-02T12:00:00Z")
     assert (made["command"], made["attempts"]) == (["a", "b"], [])
     assert all(made[key] is None for key in ("started_at", "ended_at", "exit_code", "cause"))
-
-
-def test_an_ended_job() -> None:
+    # an ended job
     cause = Cause(CauseCode.OUT_OF_MEMORY, "killed by the kernel")
     ended = running(3, on=[uuid(0)]).with_attempt(ended_at=NOW, exit_code=137, cause=cause, log_path="logs/3/1.log")
     made = job_json(ended.evolve(state=JobState.OUT_OF_MEMORY, ended_at=NOW, exit_code=137, cause=cause))
@@ -57,9 +56,7 @@ def test_an_ended_job() -> None:
     assert (attempt["gpus"], attempt["container_id"], attempt["log_path"]) == ([uuid(0)], "c3", "logs/3/1.log")
     assert (attempt["cause"], attempt["cause_code"]) == ("killed by the kernel", "OutOfMemory")
     assert (made["state"], made["exit_code"], made["reason"]) == ("OUT_OF_MEMORY", 137, None)
-
-
-def test_a_request_for_all_gpus_is_not_a_number() -> None:
+    # a request for all GPUs is not a number
     everything = replace(job().spec, gpus=GpuRequest(1, 1024, everything=True))
     assert job_json(job(spec=everything))["gpus_max"] is None
 
@@ -84,7 +81,8 @@ def test_no_secret_is_shown() -> None:
     ]
 
 
-def test_a_gpu() -> None:
+def test_gpus() -> None:
+    # a GPU
     holder = Holder("container", "jupyter", "bob", 17, "c0ffee", None)
     health = Health(HealthCode.XID, "Xid 79")
     made = gpu_json(
@@ -96,9 +94,7 @@ def test_a_gpu() -> None:
     assert (made["utilization"], made["memory_used"], made["age"]) == (0.0, 0, 0.0)
     assert made["drain"] == {"reason": "fan", "by": "alice", "at": "2026-03-02T12:00:00Z"}
     json.dumps(made)
-
-
-def test_unreadable_values_are_null_not_zero() -> None:
+    # unreadable values are null not zero
     blind = sample(utilization=None, memory_used=None, temperature=None, power=None)
     for seen in (view(sample=blind), view(sample=None, age=None, state=GpuState.UNKNOWN)):
         made = gpu_json(seen)

@@ -41,14 +41,24 @@ BLAMED = {
 }
 
 
-def test_every_cause_has_its_blame() -> None:
+def test_causes() -> None:
+    # every cause has its blame
     found = {blame: {code for code in CauseCode if Cause(code, "").blame is blame} for blame in Blame}
     assert found == BLAMED
-
-
-def test_exit_code_zero_has_no_cause() -> None:
+    # exit code zero has no cause
     assert cause_of_exit(0) is None
     assert cause_of_exit(0, oom_killed=True) is None, "a process in it was killed, and it went on"
+    # the report of the kernel overrides the exit code
+    cause = cause_of_exit(137, oom_killed=True)
+    assert cause is not None
+    assert cause.code is CauseCode.OUT_OF_MEMORY
+    assert "memory limit" in cause.text
+    # an end that nobody saw is told with its window
+    after = datetime(2026, 11, 27, 14, 2, 40, tzinfo=UTC)
+    same_day = end_unknown(after, after + timedelta(minutes=7, seconds=30))
+    assert same_day == Cause(CauseCode.END_UNKNOWN, "ended between 14:02 and 14:11 UTC, exit code not recorded")
+    later = end_unknown(after, after + timedelta(days=1))
+    assert later.text == "ended between 2026-11-27 14:02 and 2026-11-28 14:03 UTC, exit code not recorded"
 
 
 @cases(
@@ -79,18 +89,3 @@ def test_every_other_exit_code_is_the_jobs_own() -> None:
         assert cause is not None, exit_code
         assert cause.blame is Blame.JOB, exit_code
         assert str(exit_code) in cause.text
-
-
-def test_the_report_of_the_kernel_overrides_the_exit_code() -> None:
-    cause = cause_of_exit(137, oom_killed=True)
-    assert cause is not None
-    assert cause.code is CauseCode.OUT_OF_MEMORY
-    assert "memory limit" in cause.text
-
-
-def test_an_end_that_nobody_saw_is_told_with_its_window() -> None:
-    after = datetime(2026, 11, 27, 14, 2, 40, tzinfo=UTC)
-    same_day = end_unknown(after, after + timedelta(minutes=7, seconds=30))
-    assert same_day == Cause(CauseCode.END_UNKNOWN, "ended between 14:02 and 14:11 UTC, exit code not recorded")
-    later = end_unknown(after, after + timedelta(days=1))
-    assert later.text == "ended between 2026-11-27 14:02 and 2026-11-28 14:03 UTC, exit code not recorded"

@@ -108,8 +108,19 @@ def test_invalid_expressions_are_refused(expression: str, says: str) -> None:
     assert str(refusal.value).isprintable()
 
 
-def test_an_impossible_day_does_no_harm_beside_a_day_of_the_week() -> None:
+def test_skipped_days_and_impossible_ones() -> None:
+    # an impossible day does no harm beside a day of the week
     assert runs("0 0 31 2 1", "UTC", "2026-01-05T00:00", 2) == ["02-02 00:00", "02-09 00:00"]
+    # no run is made for a skipped day
+    found = next_after("0 12 30 12 *", ZoneInfo("Pacific/Apia"), utc("2011-06-01T00:00"))
+    assert found.year == 2012
+    # every run is later than the one before
+    at, found = utc("2026-03-28T00:00"), []
+    while at < utc("2026-03-30T00:00"):
+        at = next_after("*/20 1-3 * * *", BERLIN, at)
+        found.append(at)
+    assert all(before < after for before, after in pairwise(found))
+    assert next_after("*/20 1-3 * * *", BERLIN, found[0].astimezone(NEW_YORK)) == found[1]
 
 
 # where clocks are changed: Berlin 2026-03-29 01:00 and 2026-10-25 01:00 UTC; New York 03-08 07:00 and 11-01 06:00 UTC
@@ -146,11 +157,6 @@ def test_an_impossible_day_does_no_harm_beside_a_day_of_the_week() -> None:
 )
 def test_runs_follow_changes_of_the_clocks(expression: str, zone: str, start: str, expected: list[str]) -> None:
     assert runs(expression, zone, start, len(expected)) == expected
-
-
-def test_no_run_is_made_for_a_skipped_day() -> None:
-    found = next_after("0 12 30 12 *", ZoneInfo("Pacific/Apia"), utc("2011-06-01T00:00"))
-    assert found.year == 2012
 
 
 # the simulated cron
@@ -254,12 +260,3 @@ def test_the_latest_run_is_the_last_before_the_next(expression: str, zone: str, 
     until = first + minutes * MINUTE + timedelta(seconds=20)
     latest = latest_until(expression, ZoneInfo(zone), first, until)
     assert first <= latest <= until < next_after(expression, ZoneInfo(zone), latest)
-
-
-def test_every_run_is_later_than_the_one_before() -> None:
-    at, found = utc("2026-03-28T00:00"), []
-    while at < utc("2026-03-30T00:00"):
-        at = next_after("*/20 1-3 * * *", BERLIN, at)
-        found.append(at)
-    assert all(before < after for before, after in pairwise(found))
-    assert next_after("*/20 1-3 * * *", BERLIN, found[0].astimezone(NEW_YORK)) == found[1]

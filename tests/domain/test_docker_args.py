@@ -27,8 +27,19 @@ def test_ports_are_read(text: str, ports: list[PortSpec]) -> None:
     assert list(docker_args.published_ports(text)) == ports
 
 
-def test_exposed_ports_have_the_names_of_the_engine() -> None:
+def test_ports_and_mounts() -> None:
+    # exposed ports have the names of the engine
     assert docker_args.exposed_ports("8000-8001/udp") == ("8000/udp", "8001/udp")
+    # a mount has the fields of its kind
+    found = docker_args.mount("dst=/v,src=data,ro,volume-label=a=1,volume-label=b,volume-driver=x,volume-driver=local")
+    assert (found.kind, found.target, found.source, found.readonly) == ("volume", "/v", "data", True)
+    assert found.every("volume-label") == ("a=1", "b")
+    assert (found.get("volume-driver"), found.get("volume-subpath")) == ("local", "")
+    # another source leaves the rest of a mount
+    changed = docker_args.with_source('type=bind,src=/a,"target=/b,c",readonly', '/with "quotes"')
+    before, after = docker_args.mount('type=bind,src=/a,"target=/b,c",readonly'), docker_args.mount(changed)
+    assert after.source == '/with "quotes"'
+    assert (after.kind, after.target, after.readonly) == (before.kind, before.target, before.readonly)
 
 
 @cases(
@@ -43,20 +54,6 @@ def test_exposed_ports_have_the_names_of_the_engine() -> None:
 )
 def test_devices_are_read(text: str, device: DeviceSpec) -> None:
     assert docker_args.device(text) == device
-
-
-def test_a_mount_has_the_fields_of_its_kind() -> None:
-    found = docker_args.mount("dst=/v,src=data,ro,volume-label=a=1,volume-label=b,volume-driver=x,volume-driver=local")
-    assert (found.kind, found.target, found.source, found.readonly) == ("volume", "/v", "data", True)
-    assert found.every("volume-label") == ("a=1", "b")
-    assert (found.get("volume-driver"), found.get("volume-subpath")) == ("local", "")
-
-
-def test_another_source_leaves_the_rest_of_a_mount() -> None:
-    changed = docker_args.with_source('type=bind,src=/a,"target=/b,c",readonly', '/with "quotes"')
-    before, after = docker_args.mount('type=bind,src=/a,"target=/b,c",readonly'), docker_args.mount(changed)
-    assert after.source == '/with "quotes"'
-    assert (after.kind, after.target, after.readonly) == (before.kind, before.target, before.readonly)
 
 
 @cases(("text", "source"), [("data:/d", "data"), ("/a:/b:ro", "/a"), ("/d", "")])

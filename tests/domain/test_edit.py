@@ -14,14 +14,12 @@ from tests.factories import NOW, job
 LATER = NOW + timedelta(hours=3)
 
 
-def test_an_edit_of_the_begin_replaces_the_pause_before_a_retry() -> None:
+def test_the_pause_before_a_retry() -> None:
+    # an edit of the begin replaces the pause before a retry
     pausing = job(not_before=NOW + timedelta(minutes=5))
     edited = Edit(spec={"begin_at": LATER}).on(pausing, NOW)
     assert (edited.not_before, edited.spec.begin_at) == (None, LATER)
-
-
-def test_an_edit_of_the_comment_keeps_the_pause_before_a_retry() -> None:
-    pausing = job(not_before=NOW + timedelta(minutes=5))
+    # an edit of the comment keeps the pause before a retry
     assert Edit(spec={"comment": "after the fix"}).on(pausing, NOW).not_before == pausing.not_before
 
 

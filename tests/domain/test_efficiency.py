@@ -6,7 +6,8 @@ from gputui.domain.telemetry import AttemptTelemetry, Efficiency, Spread, effici
 from tests.factories import GIB
 
 
-def test_the_words_are_made_of_the_telemetry() -> None:
+def test_words_of_efficiency() -> None:
+    # the words are made of the telemetry
     used, memory = Spread(0.65, 1.0, 1.0), Spread(40.0 * GIB, 71.0 * GIB, 71.0 * GIB)
     found = efficiency_of(
         AttemptTelemetry(20.0, idle=0.25, utilization=used, gpu_memory=memory, gpu_memory_total=80 * GIB)
@@ -14,9 +15,7 @@ def test_the_words_are_made_of_the_telemetry() -> None:
     assert found == Efficiency(20.0, 0.65, 0.25, 71 * GIB, 80 * GIB)
     assert found.short == "util 65%  mem 71G/80G"
     assert found.long == "mean utilization 65%, idle 25% of the time; peak memory 71G/80G per GPU; measured for 20s"
-
-
-def test_nothing_is_printed_for_a_job_without_gpus() -> None:
+    # nothing is printed for a job without GPUs
     assert efficiency_of(None) is None
     assert efficiency_of(AttemptTelemetry(cpu=3.0)) is None
     blind = efficiency_of(AttemptTelemetry(9.0, gpu_memory_total=80 * GIB))

@@ -69,11 +69,10 @@ def family(error: type[GputuiError]) -> set[type[GputuiError]]:
     return {error}.union(*(family(child) for child in error.__subclasses__() if child.__module__ == error.__module__))
 
 
-def test_every_error_has_its_exit_code() -> None:
+def test_families_of_errors() -> None:
+    # every error has its exit code
     assert {error: error.exit_code for error in family(GputuiError)} == EXIT_CODES
-
-
-def test_store_errors_are_told_apart_from_the_others() -> None:
+    # store errors are told apart from the others
     ones = {
         StoreFullError,
         StoreAccessError,
@@ -84,6 +83,15 @@ def test_store_errors_are_told_apart_from_the_others() -> None:
         StoreOwnedError,
     }
     assert family(StoreError) == {StoreError, *ones}
+    # a fault of the runtime carries its cause
+    cause = Cause(CauseCode.IMAGE_NOT_FOUND, "no image nope:1")
+    fault = RuntimeFault(cause, hint="check the name")
+    assert fault.cause is cause
+    assert str(fault) == "no image nope:1 (check the name)"
+    # an unavailable runtime is never blamed on the job
+    fault = RuntimeUnavailableError("the engine does not answer")
+    assert fault.cause.code is CauseCode.RUNTIME_UNAVAILABLE
+    assert fault.cause.blame is Blame.INFRASTRUCTURE
 
 
 @cases(
@@ -99,19 +107,6 @@ def test_an_error_has_a_problem_a_place_and_a_hint(where: str | None, hint: str 
     error = GputuiError("it is wrong", where=where, hint=hint)
     assert str(error) == sentence
     assert (error.what, error.where, error.hint) == ("it is wrong", where, hint)
-
-
-def test_a_fault_of_the_runtime_carries_its_cause() -> None:
-    cause = Cause(CauseCode.IMAGE_NOT_FOUND, "no image nope:1")
-    fault = RuntimeFault(cause, hint="check the name")
-    assert fault.cause is cause
-    assert str(fault) == "no image nope:1 (check the name)"
-
-
-def test_an_unavailable_runtime_is_never_blamed_on_the_job() -> None:
-    fault = RuntimeUnavailableError("the engine does not answer")
-    assert fault.cause.code is CauseCode.RUNTIME_UNAVAILABLE
-    assert fault.cause.blame is Blame.INFRASTRUCTURE
 
 
 @cases(

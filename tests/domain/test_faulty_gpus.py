@@ -66,13 +66,12 @@ def info(job: Job, seen: Snapshot) -> str:
     return "".join(words for words, _ in job_cells(job, "why", context))
 
 
-def test_lost_gpus_come_before_sick_ones_and_those_that_the_driver_does_not_list_have_their_uuid() -> None:
+def test_lost_and_sick_gpus() -> None:
+    # lost GPUs come before sick ones and those that the driver does not list have their UUID
     gone = GpuView(Gpu("GPU-12345678-90", -1), GpuState.ALLOCATED, Health(), stale=True, job_id=3, job_ids=(3,))
     views = (held(4, 1, LOST), held(5, 1, LOST), held(6, 1, XID), held(7, 2), gone)
     assert faulty_gpus(views) == {1: "GPU 4-5 lost, GPU 6 sick", 3: "GPU GPU-1234567… lost"}
-
-
-def test_the_row_of_a_job_says_that_its_gpu_is_lost_and_shows_no_load() -> None:
+    # the row of a job says that its GPU is lost and shows no load
     one, two = running(1, on=[uuid(4)]), running(2, on=[uuid(5), uuid(6)])
     seen = snapshot([one, two], [held(4, 1, LOST), held(5, 2), held(6, 2, XID)])
     assert [info(job, seen) for job in (one, two)] == ["GPU 4 lost", "GPU 5,6 · GPU 6 sick"]
@@ -80,6 +79,11 @@ def test_the_row_of_a_job_says_that_its_gpu_is_lost_and_shows_no_load() -> None:
     assert ("GPU 4 lost", RED) in job_cells(one, "why", context)
     assert [queue.why(job, seen) for job in (one, two)] == ["GPU 4 lost", "GPU 6 sick"]
     assert 1 not in job_loads(seen.gpus)
+    # figures of a lost GPU are dashes
+    row = GpuRow(held(0, 1, LOST), now=NOW)
+    for key in ("percent", "memory", "temperature", "power", "clock", "fan"):
+        assert gpu_cells(row, key, 9)[0][0] == UNKNOWN, key
+    assert "slowed" not in "".join(words for words, _ in gpu_cells(row, "who", 60))
 
 
 def test_a_sample_of_a_lost_gpu_and_an_old_one_are_shown_nowhere_as_current() -> None:
@@ -99,10 +103,3 @@ def test_a_sample_of_a_lost_gpu_and_an_old_one_are_shown_nowhere_as_current() ->
         values = [each.value for family in page.metrics() for each in family.samples]
         assert not {0.92, 92, 644} & set(values)
     assert held(0, 1).current is not None
-
-
-def test_figures_of_a_lost_gpu_are_dashes() -> None:
-    row = GpuRow(held(0, 1, LOST), now=NOW)
-    for key in ("percent", "memory", "temperature", "power", "clock", "fan"):
-        assert gpu_cells(row, key, 9)[0][0] == UNKNOWN, key
-    assert "slowed" not in "".join(words for words, _ in gpu_cells(row, "who", 60))

@@ -97,11 +97,16 @@ def test_a_filter_shows_matching_jobs(text: str, expected: list[int]) -> None:
     assert ids(text) == expected
 
 
-def test_jobs_of_several_servers_are_filtered_by_server() -> None:
+def test_jobs_by_server_and_idle_gpus() -> None:
+    # jobs of several servers are filtered by server
     there = [job(shared_id(number, f"gpu{number}", 7)) for number in (1, 2, 12)]
     for text, expected in (("server:gpu1", [0]), ("server=gpu1,gpu12", [0, 2]), ("-server~gpu1", [1])):
         chosen = parse_filter(text)
         assert [place for place, each in enumerate(there) if chosen.matches(FilterSubject(each, NOW))] == expected
+    # jobs that leave GPUs idle
+    busy, idle = FilterSubject(RUNS, NOW), FilterSubject(RUNS, NOW, leaves_idle=True)
+    for text, shown in (("is:idle", (False, True)), ("-is:idle", (True, False)), ("is:idle,failed", (False, True))):
+        assert (parse_filter(text).matches(busy), parse_filter(text).matches(idle)) == shown
 
 
 @cases(
@@ -147,12 +152,6 @@ STATE_WORDS = {
 }
 
 
-def test_jobs_that_leave_gpus_idle() -> None:
-    busy, idle = FilterSubject(RUNS, NOW), FilterSubject(RUNS, NOW, leaves_idle=True)
-    for text, shown in (("is:idle", (False, True)), ("-is:idle", (True, False)), ("is:idle,failed", (False, True))):
-        assert (parse_filter(text).matches(busy), parse_filter(text).matches(idle)) == shown
-
-
 @cases("state", JobState)
 def test_each_word_for_a_state_works_with_is(state: JobState) -> None:
     found = FilterSubject(RUNS.evolve(state=state), NOW)
@@ -169,23 +168,20 @@ def test_the_words_that_a_row_shows_find_it(each: Job) -> None:
     assert parse_filter(f'is:"{state_words(each)}"').matches(FilterSubject(each, NOW))
 
 
-def test_a_refused_state_names_all_valid_words() -> None:
+def test_words_of_filters() -> None:
+    # a refused state names all valid words
     with pytest.raises(InputError) as error:
         parse_filter("is:sleeping")
     hint = str(error.value.hint)
     for word in ("running", "waiting", "held", "starting", "ended", "timeout", "out_of_memory", "pending"):
         assert re.search(rf"\b{word}\b", hint), word
-
-
-def test_a_request_for_all_gpus_exceeds_any_number() -> None:
+    # a request for all GPUs exceeds any number
     everything = job(1, spec=WAITING.spec).evolve(spec=job(1).spec)
     assert not parse_filter("gpus>=8").matches(seen(everything))
     asked = GpuRequest(1, 1, everything=True)
     wants_all = job(2).evolve(spec=type(WAITING.spec)(image="x", gpus=asked))
     assert parse_filter("gpus>=8").matches(seen(wants_all))
-
-
-def test_each_example_is_a_filter() -> None:
+    # each example is a filter
     for name, field in FIELDS.items():
         assert parse_filter(field.example).fields == {name}
 

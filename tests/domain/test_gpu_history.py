@@ -51,13 +51,12 @@ def test_steps_stand_in_the_columns_of_their_time(loads: list[float | None], wid
     assert past.columns("utilization", width, count) == pytest.approx(means(read, ended, width, count))
 
 
-def test_seconds_replace_the_steps_of_the_same_time() -> None:
+def test_seconds_and_steps() -> None:
+    # seconds replace the steps of the same time
     ended = LAST // 10 * 10
     seconds = LAST - ended + 21  # those of two whole steps, and those after them
     past = GpuPast(steps=steps([0.25] * KEPT), number=KEPT, ended=ended, seconds=steps([0.75] * seconds), second=LAST)
     assert past.columns("utilization", 10, 5) == [0.25, 0.25, 0.75, 0.75, 0.75]
-
-
-def test_of_the_oldest_step_nothing_comes_before() -> None:
+    # of the oldest step nothing comes before
     past = GpuPast(steps=steps([0.5] * 3), number=3, ended=LAST // 10 * 10)
     assert past.columns("utilization", 10, 6) == [None, None, 0.5, 0.5, 0.5, None]

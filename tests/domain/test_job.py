@@ -18,7 +18,8 @@ from tests.factories import NOW, job, running, spec, uuid
 ENDED = NOW + timedelta(seconds=5)
 
 
-def test_a_job_moves_only_as_the_table_allows() -> None:
+def test_moves_and_changes_of_a_job() -> None:
+    # a job moves only as the table allows
     for before, after in product(JobState, JobState):
         waiting = job(state=before)
         if after in TRANSITIONS[before]:
@@ -27,19 +28,13 @@ def test_a_job_moves_only_as_the_table_allows() -> None:
         else:
             with pytest.raises(TransitionError):
                 waiting.to(after)
-
-
-def test_a_move_carries_changes() -> None:
+    # a move carries changes
     done = running(7, on=[uuid(0)]).to(JobState.COMPLETED, ended_at=ENDED, exit_code=0)
     assert (done.id, done.state, done.ended_at, done.exit_code) == (7, JobState.COMPLETED, ENDED, 0)
-
-
-def test_evolving_keeps_the_state() -> None:
+    # evolving keeps the state
     waiting = job(state=JobState.PENDING)
     assert waiting.evolve(held=True) == replace(waiting, held=True)
-
-
-def test_nothing_can_be_changed_in_place() -> None:
+    # nothing can be changed in place
     the_job = running(on=[uuid(0)])
     for frozen in (the_job, the_job.spec, the_job.attempts[0], the_job.spec.gpus, the_job.spec.options):
         with pytest.raises(AttributeError):
@@ -47,36 +42,21 @@ def test_nothing_can_be_changed_in_place() -> None:
         hash(frozen)
 
 
-def test_the_attempt_is_the_last_one() -> None:
+def test_attempts_of_a_job() -> None:
+    # the attempt is the last one
     assert job().attempt is None
     first, second = Attempt(1, ended_at=NOW), Attempt(2)
     assert job(attempts=(first, second)).attempt is second
-
-
-def test_changing_the_attempt_keeps_earlier_ones() -> None:
+    # changing the attempt keeps earlier ones
     first = Attempt(1, ended_at=NOW)
     changed = job(attempts=(first, Attempt(2))).with_attempt(exit_code=3, ended_at=ENDED)
     assert changed.attempts == (first, Attempt(2, exit_code=3, ended_at=ENDED))
-
-
-@cases("state", JobState)
-def test_gpus_are_held_only_while_an_attempt_is_under_way(state: JobState) -> None:
-    held = (uuid(0), uuid(1))
-    under_way = job(state=state, attempts=(Attempt(1, held),))
-    assert under_way.gpus == (held if state.is_active else ())
-    assert under_way.with_attempt(ended_at=ENDED).gpus == ()
-
-
-def test_a_job_without_attempts_holds_no_gpu() -> None:
+    # a job without attempts holds no GPU
     assert job(gpus=2, state=JobState.CONFIGURING).gpus == ()
-
-
-def test_gpus_of_earlier_attempts_are_not_held() -> None:
+    # GPUs of earlier attempts are not held
     again = job(state=JobState.RUNNING, attempts=(Attempt(1, (uuid(0),), ended_at=NOW), Attempt(2, (uuid(1),))))
     assert again.gpus == (uuid(1),)
-
-
-def test_only_charged_attempts_that_are_over_count() -> None:
+    # only charged attempts that are over count
     lost = Cause(CauseCode.GPU_LOST, "fell off the bus")
     attempts = (
         Attempt(1, ended_at=NOW, exit_code=3),
@@ -88,12 +68,20 @@ def test_only_charged_attempts_that_are_over_count() -> None:
     assert job().charged_attempts == 0
 
 
-def test_a_job_without_an_image_is_a_host_process() -> None:
+@cases("state", JobState)
+def test_gpus_are_held_only_while_an_attempt_is_under_way(state: JobState) -> None:
+    held = (uuid(0), uuid(1))
+    under_way = job(state=state, attempts=(Attempt(1, held),))
+    assert under_way.gpus == (held if state.is_active else ())
+    assert under_way.with_attempt(ended_at=ENDED).gpus == ()
+
+
+def test_kinds_of_jobs_and_their_values() -> None:
+    # a job without an image is a host process
     assert JobSpec(command=("true",)).is_host
     assert not spec().is_host
 
-
-def test_jobs_are_compared_by_value() -> None:
+    # jobs are compared by value
     def one() -> Job:
         return running(3, on=[uuid(1)])
 

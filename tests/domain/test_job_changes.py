@@ -23,16 +23,15 @@ def only(changes: tuple[Change, ...]) -> Change:
     return change
 
 
-def test_initial_jobs_are_not_changes_and_new_ones_are_submitted() -> None:
+def test_first_and_short_jobs() -> None:
+    # initial jobs are not changes and new ones are submitted
     old = job(1)
     watched = JobChanges([old])
     assert watched.update((old,)).changes == ()
     new = array(range(10), first=2)
     assert only(watched.update((old, new)).changes).submitted == 10
     assert watched.update((old, new)).changes == ()
-
-
-def test_a_job_that_starts_and_ends_between_two_ticks_is_seen_to_do_both() -> None:
+    # a job that starts and ends between two ticks is seen to do both
     watched = JobChanges([])
     change = only(watched.update((ended(running(1, on=[uuid(0)])),)).changes)
     assert (change.submitted, change.ended) == (1, 1)
@@ -81,16 +80,15 @@ def test_elements_that_are_cancelled_together_end_by_their_number() -> None:
     assert sum(change.submitted for change in changes) == 0
 
 
-def test_a_job_that_comes_back_from_history_brings_no_old_attempts_along() -> None:
+def test_jobs_that_come_back() -> None:
+    # a job that comes back from history brings no old attempts along
     other = job(5)
     watched = JobChanges([other])
     back = ended(running(2, on=[uuid(0)]))
     assert watched.update((back, other)).changes == ()
     requeued = replace(back, state=JobState.PENDING)
     assert only(watched.update((requeued, other)).changes) == Change(requeued)
-
-
-def test_a_requeued_job_that_fails_before_the_next_tick_ends_once_more() -> None:
+    # a requeued job that fails before the next tick ends once more
     first = ended(running(1, on=[uuid(0)]), JobState.FAILED, Cause(CauseCode.NON_ZERO_EXIT, "exit code 1"))
     watched = JobChanges([first])
     again = first.evolve(attempts=(*first.attempts, Attempt(2, (), started_at=NOW, ended_at=NOW)))

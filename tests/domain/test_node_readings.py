@@ -41,13 +41,12 @@ def mapped(gpus: Iterable[Gpu], count: int) -> dict[int, str]:
     return {index: gpu.uuid for index, gpu in by_engine_index(gpus, count).items()}
 
 
-def test_an_index_is_the_place_among_device_files() -> None:
+def test_indices_of_gpus() -> None:
+    # an index is the place among device files
     assert mapped(gpus_with_minors(1, 0), 2) == {0: "GPU-1", 1: "GPU-0"}
     assert mapped(gpus_with_minors(4, 6), 2) == {0: "GPU-0", 1: "GPU-1"}
     assert mapped(gpus_with_minors(None, None), 2) == {0: "GPU-0", 1: "GPU-1"}
-
-
-def test_if_the_driver_has_other_gpus_than_the_engine_only_the_device_counts() -> None:
+    # if the driver has other GPUs than the engine only the device counts
     assert mapped(gpus_with_minors(3, 1), 4) == {3: "GPU-0", 1: "GPU-1"}
     assert mapped(gpus_with_minors(0, 1, 2), 2) == {0: "GPU-0", 1: "GPU-1"}
 
@@ -94,13 +93,12 @@ def test_a_gpu_keeps_its_name_and_gets_uuid_figures_and_links() -> None:
     assert (made.probe.code, made.driver_version) == (ProbeCode.OK, "570.1")
 
 
-def test_late_readings_stay_with_their_age_and_change_no_state() -> None:
+def test_late_readings_and_faults() -> None:
+    # late readings stay with their age and change no state
     stranger = GpuProcess(9, user="eve", command="miner")
     (view,) = read(node(GpuState.FREE), reading(sample(processes=(stranger,))), after=11).gpus
     assert (view.state, view.stale, view.age, view.current) == (GpuState.FREE, True, timedelta(seconds=11), None)
-
-
-def test_faults_of_the_driver_are_shown_and_the_state_stays_the_engines() -> None:
+    # faults of the driver are shown and the state stays the engines
     (view,) = read(node(GpuState.FREE), reading(sample(health=XID, memory_used=0))).gpus
     assert (view.health, view.state) == (XID, GpuState.FREE)
     down = Health(HealthCode.UNKNOWN, "node gpu1 is down")
@@ -108,30 +106,33 @@ def test_faults_of_the_driver_are_shown_and_the_state_stays_the_engines() -> Non
     assert view.health == down
 
 
-def test_a_free_gpu_with_processes_is_in_foreign_use() -> None:
+def test_foreign_use_of_a_gpu() -> None:
+    # a free GPU with processes is in foreign use
     processes = (GpuProcess(8, command="Xorg"), GpuProcess(9, user="eve", command="miner", memory=GIB))
     (view,) = read(node(GpuState.FREE), reading(sample(processes=processes))).gpus
     assert (view.state, view.why) == (GpuState.FOREIGN, "process 9 (miner) of eve")
     assert [(each.name, each.user, each.memory) for each in view.holders] == [("miner", "eve", GIB)]
     (view,) = read(node(GpuState.FREE), reading(sample())).gpus
     assert (view.state, view.why) == (GpuState.FOREIGN, "2G of its memory is used by an unknown process")
-
-
-def test_use_is_not_judged_by_an_engine_that_does_not_tell_which_gpus_a_job_has() -> None:
+    # use is not judged by an engine that does not tell which GPUs a job has
     found = reading(sample(processes=(GpuProcess(9, user="eve", command="miner"),)))
     shown = node(GpuState.FREE)
     rules = replace(RULES, has_gpu_ids=False)
     (view,) = read_node(shown, found, named_gpus(shown.gpus, found.gpus), engine_jobs((), NOW), rules, NOW).gpus
     assert (view.state, view.holders) == (GpuState.FREE, ())
     assert view.current is not None
-
-
-def test_what_is_left_of_a_job_that_has_just_ended_is_not_foreign() -> None:
+    # what is left of a job that has just ended is not foreign
     ended = replace(running(), state=JobState.COMPLETED, ended_at=NOW - timedelta(seconds=2))
     found = reading(sample(processes=(GpuProcess(9, user="alice", command="train"),)))
     assert read(node(GpuState.FREE), found, ended).gpus[0].state is GpuState.FREE
     longer = replace(ended, ended_at=NOW - timedelta(seconds=20))
     assert read(node(GpuState.FREE), found, longer).gpus[0].state is GpuState.FOREIGN
+    # processes of others beside a job are foreign
+    processes = (GpuProcess(9, user="alice"), GpuProcess(10, user="eve", command="miner"), GpuProcess(11, user="61001"))
+    (view,) = read(node(GpuState.ALLOCATED, **HELD), reading(sample(processes=processes)), running()).gpus
+    assert [each.name for each in view.holders] == ["train", "miner"]
+    assert view.process_jobs == {9: 7, 11: 7}
+    assert view.state is GpuState.ALLOCATED
 
 
 def test_a_job_has_the_memory_in_use_and_its_processes() -> None:
@@ -139,14 +140,6 @@ def test_a_job_has_the_memory_in_use_and_its_processes() -> None:
     (view,) = read(node(GpuState.ALLOCATED, **HELD), reading(sample(processes=processes)), running()).gpus
     assert [(each.name, each.memory) for each in view.holders] == [("train", 2 * GIB)]
     assert view.process_jobs == {9: 7, 10: 7}
-
-
-def test_processes_of_others_beside_a_job_are_foreign() -> None:
-    processes = (GpuProcess(9, user="alice"), GpuProcess(10, user="eve", command="miner"), GpuProcess(11, user="61001"))
-    (view,) = read(node(GpuState.ALLOCATED, **HELD), reading(sample(processes=processes)), running()).gpus
-    assert [each.name for each in view.holders] == ["train", "miner"]
-    assert view.process_jobs == {9: 7, 11: 7}
-    assert view.state is GpuState.ALLOCATED
 
 
 def test_a_node_whose_gpus_are_divided_is_not_read() -> None:

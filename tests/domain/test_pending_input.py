@@ -7,7 +7,8 @@ import pytest
 from gputui.domain.frames import PIECE, PendingInput
 
 
-def test_input_is_sent_in_order_and_ends_after_its_last_byte() -> None:
+def test_pending_input() -> None:
+    # input is sent in order and ends after its last byte
     sent: list[bytes | None] = []
     pending = PendingInput(sent.append, lambda: sent.append(None))
     data = bytes(range(256)) * 20
@@ -18,23 +19,18 @@ def test_input_is_sent_in_order_and_ends_after_its_last_byte() -> None:
     while pending.is_waiting:
         pending.send_piece()
     assert sent == [data[:PIECE], data[PIECE:], None]
-
-
-def test_an_end_without_input_is_passed_on_at_once() -> None:
+    # an end without input is passed on at once
     ends: list[bool] = []
     PendingInput(lambda _: None, lambda: ends.append(True)).put_end()
     assert ends == [True]
-
-
-def test_a_full_buffer_takes_more_once_a_piece_is_sent() -> None:
+    # a full buffer takes more once a piece is sent
     pending = PendingInput(lambda _: None, lambda: None)
     while not pending.is_full:
         pending.put(b"x" * PIECE)
     pending.send_piece()
     assert not pending.is_full
 
-
-def test_input_that_nobody_reads_is_dropped_and_reported() -> None:
+    # input that nobody reads is dropped and reported
     def refuse(_: bytes) -> None:
         raise BrokenPipeError
 

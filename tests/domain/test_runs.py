@@ -71,9 +71,14 @@ def test_neighbours_become_one_run_again(count: int, ids: set[int]) -> None:
     assert runs.merged((*taken, *left)) == whole
 
 
-def test_a_range_of_ids_is_divided_without_iteration() -> None:
+def test_ranges_of_ids() -> None:
+    # a range of ids is divided without iteration
     taken, left = runs.divided((Run(10, 0, 10**9),), range(20, 10**8))
     assert (taken, left) == ((Run(20, 10, 10**8 - 20),), (Run(10, 0, 10), Run(10**8, 10**8 - 10, 10**9 + 10 - 10**8)))
+    # many runs are cut to the available space
+    made = runs.runs_of(7, [place * place for place in range(100)])
+    assert runs.words(made, 12) == "0-1,4,9,16,..."
+    assert runs.words(made, 0) == "..."
 
 
 @cases(
@@ -84,13 +89,8 @@ def test_runs_are_written_in_the_notation_of_requests(indices: list[int], words:
     assert runs.words(runs.runs_of(7, indices)) == words
 
 
-def test_many_runs_are_cut_to_the_available_space() -> None:
-    made = runs.runs_of(7, [place * place for place in range(100)])
-    assert runs.words(made, 12) == "0-1,4,9,16,..."
-    assert runs.words(made, 0) == "..."
-
-
-def test_an_entry_represents_its_elements() -> None:
+def test_entries() -> None:
+    # an entry represents its elements
     array = entry([0, 1, 2, 10], limit=2)
     assert (array.id, array.count, list(array.ids), list(array.indices)) == (7, 4, [7, 8, 9, 10], [0, 1, 2, 10])
     assert (array.shown_id, array.element(10).shown_id, array.element(7).shown_id) == ("7_[0-2,10%2]", "7_10", "7_0")
@@ -99,22 +99,16 @@ def test_an_entry_represents_its_elements() -> None:
     assert not array.has(11)
     with pytest.raises(KeyError):
         array.element(11)
-
-
-def test_a_single_element_is_not_an_entry() -> None:
+    # a single element is not an entry
     assert entry([3]) == job(7, array=ArrayRef(7, 3))
     taken, left = entry([0, 1]).divided([7])
     assert (taken, left) == (job(7, array=ArrayRef(7, 0)), job(8, array=ArrayRef(7, 1)))
-
-
-def test_the_rest_of_an_entry_has_its_first_id() -> None:
+    # the rest of an entry has its first id
     left = entry([0, 1, 2, 3]).without({7, 8})
     assert left is not None
     assert (left.id, left.array, list(left.ids)) == (9, ArrayRef(7, 2), [9, 10])
     assert entry([0, 1]).without(range(7, 9)) is None
-
-
-def test_a_plain_job_is_divided_into_itself_and_nothing() -> None:
+    # a plain job is divided into itself and nothing
     assert job(3).divided([3]) == (job(3), None)
     assert job(3).divided([4]) == (None, job(3))
     assert (job(3).count, list(job(3).ids), list(job(3).indices)) == (1, [3], [])

@@ -18,26 +18,19 @@ def test_server_and_own_id_can_be_read_from_an_id(number: int, name: str, own: i
     assert (server_of(found), own_id(found), shown_id(found)) == (name, own, f"{name}:{own}")
 
 
-def test_the_ids_of_one_queue_are_as_they_were() -> None:
+def test_jobs_of_several_servers() -> None:
+    # the ids of one queue are as they were
     assert (server_of(17), own_id(17), shown_id(17)) == ("", 17, "17")
-
-
-def test_jobs_are_in_the_order_of_their_servers() -> None:
+    # jobs are in the order of their servers
     assert shared_id(1, "zebra", 9) < shared_id(2, "ant", 1) < shared_id(2, "ant", 2)
-
-
-def test_a_job_shows_its_server() -> None:
+    # a job shows its server
     assert job(shared_id(1, "gpu1", 17)).shown_id == "gpu1:17"
-
-
-def test_elements_show_their_array_and_server() -> None:
+    # elements show their array and server
     entry = array(range(3), first=shared_id(1, "gpu1", 5))
     assert entry.shown_id == "gpu1:5_[0-2]"
     assert without_server(entry.shown_id) == "5_[0-2]"
     assert [entry.element(job_id).shown_id for job_id in entry.ids][1] == "gpu1:5_1"
-
-
-def test_no_element_of_a_clusters_array_on_a_server_counts_as_gone() -> None:
+    # no element of a clusters array on a server counts as gone
     number = shared_id(1, "lab", 1_388_293_313)
     known = [
         job(shared_id(1, "lab", element_id(1_388_293_313, index)), array=ArrayRef(number, index)) for index in range(3)

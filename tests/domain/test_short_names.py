@@ -11,15 +11,14 @@ MOCK = [f"GPU-12345678-1234-1234-1234-1234567890{number:02d}" for number in rang
 """UUIDs of an NVML mock, which differ only at the end."""
 
 
-def test_uuids_with_different_beginnings_are_cut_to_the_minimum() -> None:
+def test_uuids_are_cut() -> None:
+    # UUIDs with different beginnings are cut to the minimum
     assert short_names(["GPU-4404041a-04cf", "GPU-79a2ba02-a537"]) == {
         "GPU-4404041a-04cf": "GPU-4404041a",
         "GPU-79a2ba02-a537": "GPU-79a2ba02",
     }
     assert short_names([]) == {}
-
-
-def test_uuids_with_equal_beginnings_stay_long_enough_to_differ() -> None:
+    # UUIDs with equal beginnings stay long enough to differ
     assert len(set(short_names(MOCK).values())) == len(MOCK)
     assert short_names(MOCK)[MOCK[3]] == MOCK[3]
 

@@ -37,7 +37,8 @@ def legal() -> set[tuple[JobState, JobState]]:
     }
 
 
-def test_every_pair_of_states() -> None:
+def test_transitions() -> None:
+    # every pair of states
     allowed = legal()
     for before, after in product(JobState, JobState):
         if (before, after) in allowed:
@@ -45,27 +46,22 @@ def test_every_pair_of_states() -> None:
         else:
             with pytest.raises(TransitionError, match=f"{before} cannot become {after}"):
                 check_transition(before, after)
-
-
-def test_only_a_requeue_leads_out_of_an_end() -> None:
+    # only a requeue leads out of an end
     assert all(TRANSITIONS[state] == {JobState.PENDING} for state in TERMINAL)
 
 
-def test_every_state_has_a_row_and_leads_to_an_end() -> None:
+def test_each_state() -> None:
+    # every state has a row and leads to an end
     assert set(TRANSITIONS) == set(JobState)
     for state in JobState:
         reached, edge = {state}, {state}
         while edge := {after for before in edge for after in TRANSITIONS[before]} - reached:
             reached |= edge
         assert reached & TERMINAL
-
-
-def test_every_state_is_waiting_active_ended_or_preempted() -> None:
+    # every state is waiting active ended or preempted
     assert frozenset(JobState) == ACTIVE | TERMINAL | {JobState.PENDING, JobState.PREEMPTED}
     assert not ACTIVE & TERMINAL
     assert {state for state in JobState if state.is_active} == ACTIVE
     assert {state for state in JobState if state.is_terminal} == TERMINAL
-
-
-def test_short_forms_are_those_of_squeue() -> None:
+    # short forms are those of squeue
     assert [state.short for state in JobState] == ["PD", "CF", "R", "CG", "CD", "F", "CA", "TO", "OOM", "PR"]

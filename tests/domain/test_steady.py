@@ -29,13 +29,12 @@ def test_a_state_comes_and_goes_only_after_10_seconds(found: list[tuple[bool, in
     assert [holds(reversed(seconds[: n + 1])) for n in range(len(seconds))] == told, "the same rule over a history"
 
 
-def test_a_state_that_is_known_to_last_is_told_at_once() -> None:
+def test_states_that_last_or_are_not_read() -> None:
+    # a state that is known to last is told at once
     steady: Steady[str] = Steady()
     steady.update((), NOW)
     assert steady.update({"idle", "hot"}, NOW + SECOND, {"idle": NOW - HOLD}) == {"idle"}
-
-
-def test_unread_seconds_change_nothing() -> None:
+    # unread seconds change nothing
     assert holds(()) is None
     assert holds([None, None]) is None
     assert holds([None, True, None, False]) is False

@@ -93,12 +93,11 @@ def test_texts_are_filled_with_values(text: str, filled: str) -> None:
     sweep.check_text(text, (("lr", "1e-3"), ("seed", "4")))
 
 
-def test_an_unknown_name_is_refused() -> None:
+def test_elements_of_a_sweep() -> None:
+    # an unknown name is refused
     with pytest.raises(InputError, match=r"'\{epoch\}' is not a name of the sweep .*lr and index"):
         sweep.check_text("--epochs {epoch}", (("lr", "0-1"),))
-
-
-def test_an_element_has_its_values_and_an_entry_the_text_as_written() -> None:
+    # an element has its values and an entry the text as written
     pairs = (("lr", "1e-3,1e-4"), ("seed", "0-9"))
     entry = array(range(20), sweep=pairs, name="train", command=("t", "{lr}", "{index}"))
     one = entry.element(entry.id + 14)
@@ -109,12 +108,8 @@ def test_an_element_has_its_values_and_an_entry_the_text_as_written() -> None:
     assert found.options.env == (("GPUTUI_SWEEP_LR", "1e-4"), ("GPUTUI_SWEEP_SEED", "4"))
     assert element_spec(entry) is entry.spec
     assert spec_at(spec(), 3) == spec()
-
-
-def test_an_index_that_the_sweep_lacks_is_shown_as_written() -> None:
+    # an index that the sweep lacks is shown as written
     lost = job(sweep=(("s", "a,b"),), name="x", array=ArrayRef(1, 7))
     assert (lost.name, dict(sweep_values(lost)), element_spec(lost)) == ("x", {}, lost.spec)
-
-
-def test_a_name_with_values_is_not_followed_by_them() -> None:
+    # a name with values is not followed by them
     assert sweep.shown_name("run-{s}", (("s", "a,b"),), 1) == "run-b"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import click
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,7 +28,7 @@ WANTED = {
     "quit": ("quit", "q leaves the console"),
 }
 """What a word has to find: a command of the console, and one of the shell or a sentence; empty: it is one itself."""
-meanings = pytest.mark.parametrize("meaning", MEANINGS, ids=lambda meaning: meaning.words.split(",")[0])
+meanings = cases("meaning", MEANINGS)
 
 
 def in_palette(word: str) -> list[str]:

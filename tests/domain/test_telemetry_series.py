@@ -37,7 +37,8 @@ def test_a_series_is_small_and_keeps_first_and_last(recorded: list[tuple[float, 
         assert (means[-1] is not None) or name not in recorded[-1][2]
 
 
-def test_the_worst_noise_of_a_long_job_fits() -> None:
+def test_folding() -> None:
+    # the worst noise of a long job fits
     chosen, recorder = random.Random(3), Recorder(BEGIN)
     for second in range(COLUMNS):
         recorder.add(BEGIN + second, BEGIN + second + 1, {name: chosen.random() * 8e10 for name in READINGS})
@@ -47,9 +48,7 @@ def test_the_worst_noise_of_a_long_job_fits() -> None:
     assert found is not None
     for name, means in recorder.series().means.items():
         assert found.means[name] == pytest.approx(means, abs=8e10 / 500)
-
-
-def test_folding_keeps_means_and_gaps() -> None:
+    # folding keeps means and gaps
     recorder = Recorder(BEGIN)
     for second in range(4 * COLUMNS):
         if not 400 <= second < 600:
@@ -60,9 +59,7 @@ def test_folding_keeps_means_and_gaps() -> None:
     assert means[:2] == (1.5, 5.5)
     assert means[-1] == pytest.approx(4 * COLUMNS - 2.5)
     assert set(means[100:150]) == {None}
-
-
-def test_a_reading_counts_in_all_columns_that_it_covers() -> None:
+    # a reading counts in all columns that it covers
     recorder = Recorder(BEGIN)
     recorder.add(BEGIN - 5, BEGIN + 2.5, {"cpus": 2.0})
     recorder.add(BEGIN + 2.5, BEGIN + 3, {"cpus": 4.0})

@@ -44,7 +44,8 @@ def weighted(pairs: Iterable[tuple[float, float]]) -> Spread:
     return Spread(sum(value * seconds for value, seconds in known) / total, p95, known[-1][0])
 
 
-def test_means_are_over_time_and_gpus_and_each_reading_counts_once() -> None:
+def test_means_and_gaps() -> None:
+    # means are over time and GPUs and each reading counts once
     counted = tally(2)
     for _ in range(3):
         counted.add(at(10, utilization=1.0, memory_used=70 * GIB, power=700.0))
@@ -58,6 +59,22 @@ def test_means_are_over_time_and_gpus_and_each_reading_counts_once() -> None:
     assert (found.throttled, found.throttle) == (0.5, ("power cap", "sync boost"))
     assert (found.gpu_memory and found.gpu_memory.peak, found.gpu_memory_total) == (71 * GIB, 80 * GIB)
     assert (found.sm_activity, found.cpu, found.memory) == (None, None, None)
+    # a gap counts for half a minute and a clock set back for nothing
+    counted = tally()
+    counted.add(at(5 * 3600, utilization=0.5, power=100.0))
+    counted.add(at(3600, utilization=1.0, power=100.0))
+    counted.add(at(3610, utilization=1.0, power=100.0))
+    found = summary(counted, 5 * 3600)
+    assert (found.seconds, found.energy) == (40.0, 4000.0)
+    assert found.utilization is not None
+    assert found.utilization.mean == 0.625
+    # unreadable values are unknown
+    blind = tally()
+    blind.add(at(9, utilization=None, memory_used=None, power=None))
+    found = summary(blind, 9)
+    assert (found.seconds, found.allocated, found.gpu_memory_total) == (9.0, 9.0, 80 * GIB)
+    assert (found.known, found.busy, found.idle, found.energy, found.power, found.gpu_memory) == (None,) * 6
+    assert tally().summary(BEGAN) is None
 
 
 def test_a_recount_of_many_readings_agrees() -> None:
@@ -84,26 +101,6 @@ def test_a_recount_of_many_readings_agrees() -> None:
     assert found.busy == pytest.approx(sum(share * seconds for share, seconds in used), abs=0.001)
 
 
-def test_a_gap_counts_for_half_a_minute_and_a_clock_set_back_for_nothing() -> None:
-    counted = tally()
-    counted.add(at(5 * 3600, utilization=0.5, power=100.0))
-    counted.add(at(3600, utilization=1.0, power=100.0))
-    counted.add(at(3610, utilization=1.0, power=100.0))
-    found = summary(counted, 5 * 3600)
-    assert (found.seconds, found.energy) == (40.0, 4000.0)
-    assert found.utilization is not None
-    assert found.utilization.mean == 0.625
-
-
-def test_unreadable_values_are_unknown() -> None:
-    blind = tally()
-    blind.add(at(9, utilization=None, memory_used=None, power=None))
-    found = summary(blind, 9)
-    assert (found.seconds, found.allocated, found.gpu_memory_total) == (9.0, 9.0, 80 * GIB)
-    assert (found.known, found.busy, found.idle, found.energy, found.power, found.gpu_memory) == (None,) * 6
-    assert tally().summary(BEGAN) is None
-
-
 def test_a_shared_gpu_is_attributed_once() -> None:
     """Two jobs share a GPU: their memory, use, time and energy add up to exactly those of the GPU."""
     one, two = tally(share=0.5), tally(share=0.5)
@@ -125,7 +122,8 @@ def test_a_shared_gpu_is_attributed_once() -> None:
     assert (found.sm_activity, other.sm_activity) == (None, None)
 
 
-def test_unattributable_use_of_a_shared_gpu_is_charged_to_no_job() -> None:
+def test_use_that_belongs_to_no_job_alone() -> None:
+    # unattributable use of a shared GPU is charged to no job
     counted = tally(share=0.5)
     counted.add(at(10, utilization=0.9, processes=(MINE, OTHER)), ("mine",))
     counted.add(at(20, utilization=0.6, processes=None), ("mine",))
@@ -134,9 +132,7 @@ def test_unattributable_use_of_a_shared_gpu_is_charged_to_no_job() -> None:
     counted.add(at(40, utilization=0.0, processes=(MINE, OTHER)), ("mine",))
     found = summary(counted, 40)
     assert (found.known, found.busy) == (10.0, 4.0)
-
-
-def test_the_power_of_a_whole_gpu_is_not_that_of_its_instances() -> None:
+    # the power of a whole GPU is not that of its instances
     counted = tally()
     counted.add(GpuSample("MIG-1", NOW + timedelta(seconds=10), power=400.0, memory_used=GIB, sm_activity=0.4))
     found = summary(counted, 10)

@@ -41,12 +41,15 @@ def test_plain_text_contains_no_control_characters(text: str) -> None:
     assert acts(plain(text)) == []
 
 
-def test_only_what_cannot_be_seen_is_removed() -> None:
+def test_unseen_bytes() -> None:
+    # only what cannot be seen is removed
     every = list(map(chr, range(0x20, sys.maxunicode + 1)))
     seen = [char for char in every if unicodedata.category(char)[0] in "LMNPS" and not INVISIBLE.match(char)]
     assert plain("".join(seen)) == "".join(seen)
     formats = [char for char in every if unicodedata.category(char) == "Cf" and char not in VISIBLE_FORMATS]
     assert plain("".join(formats)) == ""
+    # bytes that are not UTF-8 are marked
+    assert plain_bytes(b"caf\xe9 \xe4\xb8\xad") == "caf� 中"
 
 
 @given(HOSTILE)
@@ -143,10 +146,6 @@ def test_log_lines_keep_text_and_colours(line: str, shown: str) -> None:
     assert plain_log(line) == shown
 
 
-def test_bytes_that_are_not_utf8_are_marked() -> None:
-    assert plain_bytes(b"caf\xe9 \xe4\xb8\xad") == "caf� 中"
-
-
 @cases(
     ("text", "cells"),
     [
@@ -165,12 +164,16 @@ def test_the_width_of_a_text_is_in_cells(text: str, cells: int) -> None:
     assert width(text) == cells
 
 
-def test_fit_pads_on_request() -> None:
+def test_text_of_a_width() -> None:
+    # fit pads on request
     assert [fit("ab", 5, "left"), fit("ab", 5, "right"), fit("ab", 5, "center")] == ["ab   ", "   ab", " ab  "]
     assert fit("a longer name", 6) == "a lon…"
     assert fit("中文名", 4) == "中… "  # a wide character is never cut in half
     assert fit("anything", 0) == ""
     assert fit("👩\u200d🚀👩\u200d🚀", 3) == "👩\u200d🚀…"
+    # lines are broken between words
+    assert broken("the engine went away", 10) == ["the engine", "went away"]
+    assert broken("界界界 界", 4) == ["界界", "界", "界"]
 
 
 @cases("bomb", ["\x1b]", "\x9d", "\x1b[", "\x1b", "a\r", "\t", "\u200d", "\x1b[1m"])
@@ -188,8 +191,3 @@ def test_broken_lines_keep_the_whole_text_within_their_cells(text: str, cells: i
     assert all(width(line) <= cells for line in lines)
     assert "".join(lines).replace(" ", "") == text.replace(" ", "")
     assert lines
-
-
-def test_lines_are_broken_between_words() -> None:
-    assert broken("the engine went away", 10) == ["the engine", "went away"]
-    assert broken("界界界 界", 4) == ["界界", "界", "界"]

@@ -31,6 +31,7 @@ from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.admission import gpus_at_once
 from gputui.engine.actions.permissions import UserPermissions
+from tests.cases import cases
 from tests.engine.callers import actions_of
 from tests.factories import NOW, job, spec
 from tests.memory_store import MemoryJobStore
@@ -78,8 +79,9 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path / "state")
 
 
-@pytest.mark.parametrize("caller", [AGENT, ROOTS], ids=["user", "operator"])
-def test_an_agent_gives_no_higher_priority_than_the_site_allows(site: Site, caller: Caller) -> None:
+@cases("caller", [AGENT, ROOTS])
+def test_an_agent_gives_no_higher_priority_than_the_site_allows(tmp_path: Path, caller: Caller) -> None:
+    site = Site(tmp_path)
     assert site.refused(caller, SubmitJobs((wanting(1, priority=41),))) == "agent-priority"
     (one, two) = site.submit(caller, wanting(0), wanting(0))
     for action in (SetPriority((one,), 41), Top((one,)), EditJobs((one,), Edit(spec={"priority": 60}))):

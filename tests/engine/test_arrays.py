@@ -126,7 +126,7 @@ WHOLE: dict[str, Callable[[tuple[int, ...]], Action]] = {
 }
 
 
-@pytest.mark.parametrize("make", WHOLE.values(), ids=WHOLE)
+@cases("make", WHOLE.values())
 def test_an_action_on_a_whole_array_changes_one_record_and_can_be_undone(
     desk: Desk, make: Callable[[tuple[int, ...]], Action]
 ) -> None:

@@ -53,10 +53,12 @@ def test_a_container_is_cleaned_up_once_at_a_time(world: World, monkeypatch: pyt
     assert not world.docker.made
 
 
-@pytest.mark.parametrize("reborn", [False, True], ids=["same scheduler", "next scheduler"])
+@cases("reborn", [False, True])
 def test_a_container_is_cleaned_up_although_its_job_is_in_history(
-    world: World, monkeypatch: pytest.MonkeyPatch, reborn: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reborn: bool
 ) -> None:
+    world = World(tmp_path)
+
     def full(*_: object) -> None:
         raise RuntimeFault(Cause(CauseCode.DISK_FULL, "no space left"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from gputui.domain.action import Cancel
 from gputui.domain.errors import CauseCode, StoreFullError
 from gputui.domain.job import Job
 from gputui.domain.state import JobState
+from tests.cases import cases
 from tests.engine.world import World
 
 HALF = timedelta(minutes=30)
@@ -40,8 +42,9 @@ def elapsed(job: Job) -> timedelta:
     return attempt.ended_at - attempt.started_at
 
 
-@pytest.mark.parametrize(("set_by", "moved"), [(0, 0), (4.9, 0), (-4.9, 0), (5, 5), (-5, -5), (DAY, DAY), (-DAY, -DAY)])
-def test_slewing_of_the_clock_is_no_jump(world: World, set_by: float, moved: float) -> None:
+@cases(("set_by", "moved"), [(0, 0), (4.9, 0), (-4.9, 0), (5, 5), (-5, -5), (DAY, DAY), (-DAY, -DAY)])
+def test_slewing_of_the_clock_is_no_jump(tmp_path: Path, set_by: float, moved: float) -> None:
+    world = World(tmp_path)
     job_id = begun(world)
     before = world.job(job_id).attempts[-1]
     goes_on(world, 60, 60 + set_by)
@@ -53,10 +56,11 @@ def test_slewing_of_the_clock_is_no_jump(world: World, set_by: float, moved: flo
     )
 
 
-@pytest.mark.parametrize("set_by", [-DAY, -30.0, -7.0, 7.0, DAY])
-@pytest.mark.parametrize("is_restarted", [False, True])
-def test_a_time_limit_counts_real_seconds(world: World, set_by: float, is_restarted: bool) -> None:
+@cases("set_by", [-DAY, -30.0, -7.0, 7.0, DAY])
+@cases("is_restarted", [False, True])
+def test_a_time_limit_counts_real_seconds(tmp_path: Path, set_by: float, is_restarted: bool) -> None:
     """This also holds if the clock was set while no scheduler ran."""
+    world = World(tmp_path)
     job_id = begun(world, time_limit=timedelta(seconds=20))
     goes_on(world, 5)
     if is_restarted:
@@ -82,8 +86,9 @@ def test_an_attempt_of_an_older_gputui_counts_from_its_first_observation(world: 
     assert world.job(job_id).stopping is not None
 
 
-@pytest.mark.parametrize("ahead", [60.0, -60.0, -7200.0, -30 * DAY, 7200.0, 30 * DAY, 40 * 365 * DAY])
-def test_no_time_limit_ends_early(world: World, ahead: float) -> None:
+@cases("ahead", [60.0, -60.0, -7200.0, -30 * DAY, 7200.0, 30 * DAY, 40 * 365 * DAY])
+def test_no_time_limit_ends_early(tmp_path: Path, ahead: float) -> None:
+    world = World(tmp_path)
     job_id = begun(world, time_limit=HALF)
     goes_on(world, 600)
     goes_on(world, 1, 1 + ahead)
@@ -96,8 +101,9 @@ def test_no_time_limit_ends_early(world: World, ahead: float) -> None:
     assert job.stopping.cause.code is CauseCode.TIME_LIMIT
 
 
-@pytest.mark.parametrize("by", [DAY, -DAY])
-def test_the_run_time_is_measured_in_real_time(world: World, by: float) -> None:
+@cases("by", [DAY, -DAY])
+def test_the_run_time_is_measured_in_real_time(tmp_path: Path, by: float) -> None:
+    world = World(tmp_path)
     job_id = begun(world)
     goes_on(world, 600)
     goes_on(world, 1, 1 + by)

@@ -35,7 +35,8 @@ def to(**changes: object) -> Edit:
     return Edit.between(SPEC, replace(SPEC, **changes))
 
 
-def test_only_edited_fields_change_and_place_and_age_stay() -> None:
+def test_what_an_edit_changes_and_keeps() -> None:
+    # only edited fields change and place and age stay
     desk = Desk()
     job_id = desk.submit()
     before = desk.store.get(job_id)
@@ -45,21 +46,19 @@ def test_only_edited_fields_change_and_place_and_age_stay() -> None:
     after = desk.store.get(job_id)
     assert after.spec == replace(SPEC, time_limit=timedelta(hours=2), gpus=GpuRequest(4, 4))
     assert (after.submitted_at, after.topped_at) == (before.submitted_at, topped.topped_at)
-
-
-def test_concurrent_changes_of_others_are_kept() -> None:
+    # concurrent changes of others are kept
     desk = Desk()
     job_id = desk.submit()
     desk.actions.act(EditJobs((job_id,), to(name="renamed")))
     desk.actions.act(EditJobs((job_id,), to(gpus=GpuRequest(2, 2, memory=10))))
     assert desk.store.get(job_id).spec == replace(SPEC, name="renamed", gpus=GpuRequest(2, 2, memory=10))
-
-
-def test_an_edited_priority_is_that_of_the_job() -> None:
+    # an edited priority is that of the job
     desk = Desk()
     job_id = desk.submit()
     desk.actions.act(EditJobs((job_id,), to(priority=80)))
     assert desk.store.get(job_id).priority == 80
+    # an edit never changes the tenant
+    assert not to(tenant="mallory")
 
 
 @cases("state", [JobState.CONFIGURING, JobState.RUNNING, JobState.COMPLETED])
@@ -73,40 +72,14 @@ def test_a_job_that_no_longer_waits_is_not_edited(state: JobState) -> None:
     assert desk.store.get(job_id).spec == SPEC
 
 
-def test_a_job_that_is_being_cancelled_is_not_edited() -> None:
+def test_which_edits_are_refused() -> None:
+    # a job that is being cancelled is not edited
     desk = Desk()
     job_id = desk.submit()
     desk.actions.act(Cancel((job_id,)))
     with pytest.raises(GputuiError, match="being cancelled"):
         desk.actions.act(EditJobs((job_id,), to(name="late")))
-
-
-def test_an_edit_is_audited_with_old_and_new_values_but_without_secrets() -> None:
-    desk = Desk()
-    job_id = desk.submit()
-    options = replace(SPEC.options, env=(("TOKEN", "hunter3"),))
-    desk.actions.act(EditJobs((job_id,), to(retries=3, options=options)))
-    entry = [entry for entry in desk.store.audit_log() if entry.verb == "edit"][-1]
-    assert (entry.user, entry.target) == ("alice", f"job {job_id}")
-    assert (entry.before, entry.after) == ("retries 0, env TOKEN A", "retries 3, env TOKEN")
-
-
-def test_an_edit_without_effect_is_not_written() -> None:
-    desk = Desk()
-    job_id = desk.submit()
-    assert not desk.actions.act(EditJobs((job_id,), Edit())).ids
-    assert not [entry for entry in desk.store.audit_log() if entry.verb == "edit"]
-
-
-def test_an_edit_obeys_the_maximum_time_of_the_site() -> None:
-    desk = Desk(SchedulerSettings(max_time=timedelta(hours=1)))
-    job_id = desk.submit()
-    with pytest.raises(InputError, match="longer than a job may run"):
-        desk.actions.act(EditJobs((job_id,), to(time_limit=timedelta(hours=2))))
-
-
-def test_a_job_cannot_depend_on_itself_or_on_a_missing_job() -> None:
-    desk = Desk()
+    # a job cannot depend on itself or on a missing job
     first = desk.submit()
     second = desk.submit(replace(SPEC, after=(first,)))
     third = desk.submit(replace(SPEC, after_any=(second,)))
@@ -118,15 +91,32 @@ def test_a_job_cannot_depend_on_itself_or_on_a_missing_job() -> None:
     assert desk.actions.act(EditJobs((third,), to(after=(first,)))).ids
 
 
-def test_an_edit_never_changes_the_tenant() -> None:
-    assert not to(tenant="mallory")
-
-
-def test_an_edit_can_be_undone() -> None:
+def test_how_an_edit_is_recorded_and_undone() -> None:
+    # an edit is audited with old and new values but without secrets
+    desk = Desk()
+    job_id = desk.submit()
+    options = replace(SPEC.options, env=(("TOKEN", "hunter3"),))
+    desk.actions.act(EditJobs((job_id,), to(retries=3, options=options)))
+    entry = [entry for entry in desk.store.audit_log() if entry.verb == "edit"][-1]
+    assert (entry.user, entry.target) == ("alice", f"job {job_id}")
+    assert (entry.before, entry.after) == ("retries 0, env TOKEN A", "retries 3, env TOKEN")
+    # an edit without effect is not written
+    desk = Desk()
+    job_id = desk.submit()
+    assert not desk.actions.act(EditJobs((job_id,), Edit())).ids
+    assert not [entry for entry in desk.store.audit_log() if entry.verb == "edit"]
+    # an edit can be undone
     desk = Desk()
     job_id = desk.submit()
     desk.actions.undo(desk.actions.act(EditJobs((job_id,), to(name="oops"))).changes)
     assert desk.store.get(job_id).spec.name == SPEC.name
+
+
+def test_an_edit_obeys_the_maximum_time_of_the_site() -> None:
+    desk = Desk(SchedulerSettings(max_time=timedelta(hours=1)))
+    job_id = desk.submit()
+    with pytest.raises(InputError, match="longer than a job may run"):
+        desk.actions.act(EditJobs((job_id,), to(time_limit=timedelta(hours=2))))
 
 
 def test_a_job_changed_since_it_was_read_is_not_edited() -> None:

@@ -82,7 +82,7 @@ def test_a_value_that_no_job_may_have_is_refused(world: World, name: str) -> Non
     assert not world.store.recurring()
 
 
-@pytest.mark.parametrize("name", [each for each in REFUSED if "tenant" not in each])
+@cases("name", [each for each in REFUSED if "tenant" not in each])
 def test_nor_does_an_edit_bring_it_in(world: World, name: str) -> None:
     values = dict(REFUSED[name])
     parts: dict[str, Any] = {
@@ -97,7 +97,7 @@ def test_nor_does_an_edit_bring_it_in(world: World, name: str) -> None:
     assert world.store.get(job_id) == before
 
 
-@pytest.mark.parametrize("limit", [timedelta.max, timedelta(0)])
+@cases("limit", [timedelta.max, timedelta(0)])
 def test_nor_does_one_of_a_running_job(world: World, limit: timedelta) -> None:
     [job_id] = world.actions.act(SubmitJobs((Submission(spec(1)),))).ids
     world.tick(2)

@@ -41,7 +41,8 @@ class World:
         return [(entry.verb, entry.target, entry.after) for entry in self.store.audit_log()]
 
 
-def test_a_signal_is_audited_before_it_is_sent_and_with_its_result() -> None:
+def test_how_a_signal_is_told() -> None:
+    # a signal is audited before it is sent and with its result
     world = World()
     said = world.use.signal(TARGET, "TERM")
     assert said == "TERM to pid 300 of bob on GPU 1: python eval.py: ended after 0.2 s"
@@ -50,15 +51,11 @@ def test_a_signal_is_audited_before_it_is_sent_and_with_its_result() -> None:
     (first, _) = world.store.audit_log()
     assert (first.uid, first.user) == (ACTOR.uid, ACTOR.user)
     assert "python eval.py, started 2" in first.before
-
-
-def test_a_surviving_process_is_reported_with_its_state() -> None:
+    # a surviving process is reported with its state
     world = World()
     world.host.outcome = SignalOutcome(has_ended=False, seconds=3, state="D")
     assert "still there after 3 s: it waits in the kernel" in world.use.signal(TARGET, "KILL")
-
-
-def test_a_refusal_is_audited_and_nothing_is_sent() -> None:
+    # a refusal is audited and nothing is sent
     world = World()
     world.host.error = GputuiError("pid 300 belongs to bob", hint="ask bob or root")
     with pytest.raises(GputuiError, match="belongs to bob"):
@@ -105,12 +102,24 @@ def test_what_a_job_that_has_ended_left_behind_may_be_signalled(how: str) -> Non
     assert world.host.sent == [(300, 9)]
 
 
-def test_a_container_is_stopped_with_its_own_timeout_and_audited() -> None:
+def test_how_a_container_is_stopped() -> None:
+    # a container is stopped with its own timeout and audited
     world = World()
     assert world.use.stop("jupyter").endswith("with exit code 137: it ignored its stop signal and was killed")
     assert world.containers.stopped == [(JUPYTER.id, 7)]
     assert [(verb, target) for verb, target, _ in world.audit] == [("stop-container", "container jupyter-bob")] * 2
     assert next(iter(world.store.audit_log())).before == "f00df00df00d container jupyter-bob (lab:2) of bob"
+    # a container that keeps running is reported
+    containers = FakeContainers(replace(JUPYTER, restart="always"))
+    containers.ends = False
+    assert "still running" in World(containers=containers).use.stop("jupyter")
+    # a read only console sends no signal and stops no container
+    world = World(is_read_only=True)
+    with pytest.raises(GputuiError, match="read-only"):
+        world.use.signal(TARGET, "INT")
+    with pytest.raises(GputuiError, match="read-only"):
+        world.use.stop("jupyter")
+    assert (world.host.sent, world.containers.stopped) == ([], [])
 
 
 @cases(
@@ -126,21 +135,6 @@ def test_a_container_of_a_job_or_one_that_has_ended_is_not_stopped(changes: dict
         world.use.stop("jupyter")
     assert world.containers.stopped == []
     assert said in world.audit[-1][2]
-
-
-def test_a_container_that_keeps_running_is_reported() -> None:
-    containers = FakeContainers(replace(JUPYTER, restart="always"))
-    containers.ends = False
-    assert "still running" in World(containers=containers).use.stop("jupyter")
-
-
-def test_a_read_only_console_sends_no_signal_and_stops_no_container() -> None:
-    world = World(is_read_only=True)
-    with pytest.raises(GputuiError, match="read-only"):
-        world.use.signal(TARGET, "INT")
-    with pytest.raises(GputuiError, match="read-only"):
-        world.use.stop("jupyter")
-    assert (world.host.sent, world.containers.stopped) == ([], [])
 
 
 @cases(("text", "name"), [("term", "TERM"), ("SIGKILL", "KILL"), ("2", "INT")])

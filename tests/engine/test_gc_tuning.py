@@ -43,7 +43,8 @@ def _as_python_has_it() -> None:
     gc.unfreeze()
 
 
-def test_objects_of_a_plan_trigger_no_full_collection() -> None:
+def test_collections_of_old_objects() -> None:
+    # objects of a plan trigger no full collection
     loop.configure_gc()
     gc.collect()
     before = gc.get_stats()[2]["collections"]
@@ -51,9 +52,7 @@ def test_objects_of_a_plan_trigger_no_full_collection() -> None:
         dropped = [(number, [number]) for number in range(20_000)]
     del dropped
     assert gc.get_stats()[2]["collections"] == before
-
-
-def test_python_never_collects_old_objects_by_itself() -> None:
+    # Python never collects old objects by itself
     loop.configure_gc()
     before = gc.get_stats()[2]["collections"]
     kept = [[number] for number in range(20 * 10 * loop.YOUNG)]
@@ -87,7 +86,8 @@ class Ring:
         self.itself = self
 
 
-def test_old_garbage_is_collected_while_no_keys_are_pressed() -> None:
+async def test_old_garbage_is_collected_while_nobody_types() -> None:
+    # old garbage is collected while no keys are pressed
     loop.configure_gc()
     sweeper, ring = loop.Sweeper(touched_at=0.0, swept_at=0.0), Ring()
     gone = weakref.ref(ring)
@@ -101,9 +101,7 @@ def test_old_garbage_is_collected_while_no_keys_are_pressed() -> None:
     sweeper.tend(loop.EVERY + loop.STILL)
     assert gone() is None
     assert not sweeper.is_due(loop.EVERY + 2 * loop.STILL)
-
-
-def test_continuous_typing_delays_a_collection_for_half_an_hour() -> None:
+    # continuous typing delays a collection for half an hour
     sweeper = loop.Sweeper(touched_at=0.0, swept_at=0.0)
     due = []
     for now in range(4000):
@@ -112,9 +110,7 @@ def test_continuous_typing_delays_a_collection_for_half_an_hour() -> None:
             due.append(now)
             sweeper.swept_at = now
     assert due == [1800, 3600]
-
-
-async def test_keys_and_the_mouse_postpone_a_collection() -> None:
+    # keys and the mouse postpone a collection
     console = Console()
     async with console.app.run_test(size=(80, 24)) as pilot:
         await console.begin(pilot)

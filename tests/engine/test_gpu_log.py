@@ -100,7 +100,8 @@ def test_lines_of_another_version_are_skipped(tmp_path: Path) -> None:
     assert len(read_gpu_log(tmp_path)) == 1
 
 
-def test_a_history_begins_with_earlier_readings() -> None:
+def test_histories_of_earlier_readings() -> None:
+    # a history begins with earlier readings
     history = GpuHistory()
     began = NOW + 3 * STEP
     for number in range(3):
@@ -109,30 +110,22 @@ def test_a_history_begins_with_earlier_readings() -> None:
     history.begin_with(steps(0.1, 0.2, 0.3), began)
     assert load(history) == [0.1, 0.2, 0.3, *own]
     assert history.past_of(uuid(0)).number == 5
-
-
-def test_time_without_a_scheduler_is_empty() -> None:
+    # time without a scheduler is empty
     history = GpuHistory()
     history.begin_with(steps(0.1, 0.2, None, None, None, 0.3), NOW + 10 * STEP)
     assert load(history) == [0.1, 0.2, None, None, None, 0.3, None, None, None, None]
-
-
-def test_steps_that_begin_a_little_late_are_not_torn_apart() -> None:
+    # steps that begin a little late are not torn apart
     history = GpuHistory()
     late = [TakenStep(NOW + number * (STEP + SECOND), {uuid(0): Step(number / 100)}) for number in range(30)]
     history.begin_with(late, NOW + 30 * (STEP + SECOND))
     assert load(history) == [number / 100 for number in range(30)]
-
-
-def test_steps_of_a_gpu_added_later_have_the_right_times() -> None:
+    # steps of a GPU added later have the right times
     history = GpuHistory()
     both = TakenStep(NOW + STEP, {uuid(0): Step(0.2), uuid(1): Step(0.9)})
     history.begin_with([*steps(0.1), both, *steps(0.3, begun=NOW + 2 * STEP)], NOW + 3 * STEP)
     assert load(history, 0) == [0.1, 0.2, 0.3]
     assert load(history, 1) == [None, 0.9, None]
-
-
-def test_readings_older_than_an_hour_or_in_the_future_are_left_out() -> None:
+    # readings older than an hour or in the future are left out
     history = GpuHistory()
     old = TakenStep(NOW - (KEPT + 1) * STEP, {uuid(0): Step(0.5)})
     ahead = TakenStep(NOW + STEP, {uuid(0): Step(0.6)})

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
-
-import pytest
 
 from gputui.domain.errors import CauseCode
 from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
 from gputui.engine.telemetry_files import FOLDER, InputMark
+from tests.cases import cases
 from tests.engine.world import World
 
-ON_REAL_POOLS = True
 IDLE: dict[str, Any] = {"idle_timeout": timedelta(minutes=5)}
 
 
@@ -30,8 +29,9 @@ def container(world: World, job_id: JobId) -> str:
     return found
 
 
-@pytest.mark.parametrize("gpus", [0, 1])
-def test_an_idle_job_ends_with_its_cause(world: World, gpus: int) -> None:
+@cases("gpus", [0, 1])
+def test_an_idle_job_ends_with_its_cause(tmp_path: Path, gpus: int) -> None:
+    world = World(tmp_path)
     job_id = begun(world, gpus)
     world.tick(28, seconds=10)
     assert world.job(job_id).state is JobState.RUNNING

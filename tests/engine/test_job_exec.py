@@ -140,13 +140,12 @@ def test_the_runtime_of_the_job_is_asked_by_the_name_of_the_launch() -> None:
     assert door.process.is_closed
 
 
-def test_processes_are_those_of_the_container() -> None:
+def test_processes_shells_and_early_attaches() -> None:
+    # processes are those of the container
     door = Door()
     assert [row.pid for row in door.entrance.processes(running(7))] == [7]
     assert door.docker.asked == [("processes", "c7")]
-
-
-def test_a_shell_is_a_command_of_gputui_that_says_where_it_opens() -> None:
+    # a shell is a command of gputui that says where it opens
     door = Door()
     shell = door.entrance.shell(running(7))
     assert shell.arguments[:5] == ("gputui", "exec", "-it", "7", "sh")
@@ -154,9 +153,7 @@ def test_a_shell_is_a_command_of_gputui_that_says_where_it_opens() -> None:
     assert "this host" in door.entrance.shell(running(7, image=None)).where
     with pytest.raises(GputuiError, match="it is bob's"):
         door.entrance.shell(running(7, tenant="bob"))
-
-
-def test_an_interactive_job_can_be_attached_to_while_it_starts() -> None:
+    # an interactive job can be attached to while it starts
     door = Door()
     door.entrance.enter(interactive().evolve(state=JobState.CONFIGURING), Attach())
     assert door.docker.asked == [("attach", "gputui-store-7-1", TERMINAL, "")]
@@ -186,22 +183,19 @@ def test_only_a_running_job_can_be_entered(how: str, one: Job) -> None:
     assert door.docker.asked == []
 
 
-def test_without_a_container_engine_host_jobs_can_be_entered() -> None:
+def test_host_jobs_input_and_the_record() -> None:
+    # without a container engine host jobs can be entered
     door = Door(docker=None)
     with pytest.raises(GputuiError, match="job 7 runs in a container, and this console was started without"):
         door.entrance.enter(running(7), LS)
     door.entrance.enter(running(8, image=None), LS)
-
-
-def test_input_counts_as_a_sign_of_life_where_idleness_ends_the_job() -> None:
+    # input counts as a sign of life where idleness ends the job
     door = Door()
     door.entrance.enter(running(7), LS).send(b"x")
     assert door.typed == []
     door.entrance.enter(running(8, idle_timeout=timedelta(hours=1)), LS).send(b"x")
     assert door.typed == [8]
-
-
-def test_what_enters_directly_is_recorded() -> None:
+    # what enters directly is recorded
     door = Door()
     door.entrance.enter(interactive(), Attach())
     door.entrance.enter(running(8), LS)

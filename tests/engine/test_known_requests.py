@@ -45,7 +45,8 @@ def test_a_request_that_failed_may_be_repeated() -> None:
     assert requests.once(ALICE, store, lambda: Done((1,))) == Done((1,))
 
 
-def test_a_key_is_of_one_user_and_one_request() -> None:
+def test_keys_of_requests() -> None:
+    # a key is of one user and one request
     requests, store = KnownRequests(), MemoryJobStore()
     assert requests.once(ALICE, store, lambda: Done((1,))).ids == (1,)
     bob = replace(ALICE, uid=1002)
@@ -54,9 +55,7 @@ def test_a_key_is_of_one_user_and_one_request() -> None:
         requests.once(replace(ALICE, key="k.2"), store, lambda: Done((3,)))
     without = replace(ALICE, key="")
     assert [requests.once(without, store, lambda: Done((4,))).is_repeated for _ in range(2)] == [False, False]
-
-
-def test_keys_tell_requests_apart() -> None:
+    # keys tell requests apart
     key = stored_key("k", "POST", "/v1/jobs", {"anyway": "true"}, b"{}")
     assert name_of_key(key) == "k"
     assert key == stored_key("k", "POST", "/v1/jobs", {"anyway": "true"}, b"{}")

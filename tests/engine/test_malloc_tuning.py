@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gputui.engine import loop
+from tests.cases import cases
 from tests.engine.test_host import RealClock, Seat, real
 from tests.engine.world import World
 
@@ -61,8 +62,9 @@ def test_glibc_keeps_freed_memory_by_default(tmp_path: Path) -> None:
     assert kept > 50_000_000
 
 
-@pytest.mark.parametrize("may_lead", [True, False])
-async def test_leaders_and_viewers_tune_malloc(world: World, monkeypatch: pytest.MonkeyPatch, may_lead: bool) -> None:
+@cases("may_lead", [True, False])
+async def test_leaders_and_viewers_tune_malloc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, may_lead: bool) -> None:
+    world = World(tmp_path)
     seen: list[bool] = []
     monkeypatch.setattr(loop, "configure_malloc", lambda: seen.append(True))
     seat = Seat(real(world), RealClock(), "console", may_lead=may_lead)

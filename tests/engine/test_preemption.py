@@ -255,8 +255,9 @@ CHANGES: dict[str, Callable[[World, JobId, JobId], object]] = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_an_action_after_the_plan_was_made_is_respected(site: World, change: str) -> None:
+@cases("change", CHANGES)
+def test_an_action_after_the_plan_was_made_is_respected(tmp_path: Path, pools: RealPools | None, change: str) -> None:
+    site = preempting(tmp_path, pools)
     victim = running_victim(site)
     urgent = site.submit(2, priority=100)
     context = site.scheduler.context

@@ -123,7 +123,8 @@ def test_a_job_above_its_cap_may_be_changed_and_lowered(tmp_path: Path, call: Ca
     call(Desk(tmp_path).of(MEMBER))
 
 
-def test_only_operators_change_the_cap(tmp_path: Path) -> None:
+def test_caps_and_commands(tmp_path: Path) -> None:
+    # only operators change the cap
     desk = Desk(tmp_path, tenants=(TenantSettings("alice", max_priority=40),))
     changes: dict[str, Any] = {"max_priority": 100}
     with pytest.raises(GputuiError, match="only operators may change tenants"):
@@ -137,9 +138,7 @@ def test_only_operators_change_the_cap(tmp_path: Path) -> None:
     desk.of(MEMBER).act(SetPriority((1,), 100))
     with pytest.raises(GputuiError, match="only operators may change tenants"):
         desk.of(MEMBER).act(RemoveTenant("alice"))
-
-
-def test_a_cap_that_a_command_set_is_seen_by_a_submit(tmp_path: Path) -> None:
+    # a cap that a command set is seen by a submit
     desk = Desk(tmp_path, users=())
     desk.of(ACTOR).act(SetTenant("alice", {"max_priority": 30}))
     with pytest.raises(GputuiError, match="at most priority 30, and 50 is more"):
@@ -164,7 +163,8 @@ def test_only_its_users_and_operators_submit_for_a_tenant_that_names_them(tmp_pa
     call(desk.of(ROOT))
 
 
-def test_users_that_a_command_set_are_heeded_and_others_may_not_change_them(tmp_path: Path) -> None:
+def test_users_of_a_tenant(tmp_path: Path) -> None:
+    # users that a command set are heeded and others may not change them
     desk = Desk(tmp_path)
     desk.of(ROOT).act(SetTenant("alice", {"users": ("root",)}))
     with pytest.raises(GputuiError, match="only root and operators"):
@@ -173,9 +173,7 @@ def test_users_that_a_command_set_are_heeded_and_others_may_not_change_them(tmp_
         desk.of(MEMBER).act(SetTenant("alice", {"users": ()}))
     with pytest.raises(GputuiError, match="only operators may change tenants"):
         desk.of(MEMBER).act(SetTenant("mine", {"users": ("member",)}))
-
-
-def test_users_of_a_tenant_are_ignored_in_a_private_queue(tmp_path: Path) -> None:
+    # users of a tenant are ignored in a private queue
     desk = Desk(tmp_path, users=(), tenants=(TenantSettings("alice", users=("61235",)),))
     assert desk.of(MEMBER).act(SubmitJobs((Submission(spec()),))).ids
 
@@ -190,7 +188,8 @@ def test_a_requeue_keeps_the_wait_where_an_operator_calls_it(tmp_path: Path, act
     assert desk.store.get(1).waited == (waits if kept else ())
 
 
-def test_moving_by_hand_is_for_operators_where_there_are_others_and_within_the_cap_elsewhere(tmp_path: Path) -> None:
+def test_places_by_hand(tmp_path: Path) -> None:
+    # moving by hand is for operators where there are others and within the cap elsewhere
     def places(priority: int) -> list[Placing]:
         return [Placing((1,), Placed(2, 2, -1.0, 0.0, "bob", None, priority, 0, None))]
 
@@ -205,9 +204,7 @@ def test_moving_by_hand_is_for_operators_where_there_are_others_and_within_the_c
     private.of(ACTOR).act(PlaceJobs(tuple(places(60))))
     with pytest.raises(GputuiError, match="at most priority 60, and 80 is more"):
         private.of(ACTOR).act(PlaceJobs(tuple(places(80))))
-
-
-def test_a_place_is_ended_by_other_calls_and_by_a_start(tmp_path: Path) -> None:
+    # a place is ended by other calls and by a start
     place = Placing((1,), Placed(2, 2, -1.0, 0.0, "bob", None, 50, 0, None))
     calls: list[tuple[Call, bool]] = [
         (lambda actions: actions.act(SetPriority((1,), -1, relative=True)), False),
@@ -223,9 +220,7 @@ def test_a_place_is_ended_by_other_calls_and_by_a_start(tmp_path: Path) -> None:
         actions.act(PlaceJobs((place,)))
         call(actions)
         assert (desk.store.get(1).placed is not None) is is_kept
-
-
-def test_running_jobs_are_not_moved(tmp_path: Path) -> None:
+    # running jobs are not moved
     desk = Desk(tmp_path, users=())
     with desk.store.transaction() as transaction:
         transaction.put(replace(transaction.get(1), state=JobState.RUNNING))

@@ -96,8 +96,9 @@ def test_an_array_is_submitted_whole(world: World) -> None:
     assert entry(world, one).last_job_id == first.id
 
 
-@pytest.mark.parametrize(("missed", "runs"), [(Missed.ONCE, 1), (Missed.SKIP, 0)])
-def test_missed_runs_are_made_up_for_once_or_skipped(world: World, missed: Missed, runs: int) -> None:
+@cases(("missed", "runs"), [(Missed.ONCE, 1), (Missed.SKIP, 0)])
+def test_missed_runs_are_made_up_for_once_or_skipped(tmp_path: Path, missed: Missed, runs: int) -> None:
+    world = World(tmp_path)
     one = add(world, "0 * * * *", missed=missed, overlap=Overlap.ALLOW)
     world.clock.advance(5.5 * HOUR)
     world.reborn()
@@ -123,8 +124,9 @@ def test_a_tick_that_is_late_by_less_than_a_minute_misses_nothing(world: World) 
     assert len(made(world, one)) == 1
 
 
-@pytest.mark.parametrize(("overlap", "runs"), [(Overlap.SKIP, 1), (Overlap.ALLOW, 3)])
-def test_overlapping_runs_follow_the_overlap_option(world: World, overlap: Overlap, runs: int) -> None:
+@cases(("overlap", "runs"), [(Overlap.SKIP, 1), (Overlap.ALLOW, 3)])
+def test_overlapping_runs_follow_the_overlap_option(tmp_path: Path, overlap: Overlap, runs: int) -> None:
+    world = World(tmp_path)
     one = add(world, overlap=overlap)
     world.tick(3, seconds=MINUTE)
     assert len(made(world, one)) == runs

@@ -15,11 +15,10 @@ from gputui.domain.job_spec import GpuRequest, JobId, Submission
 from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.state import JobState, PendingReason
 from gputui.domain.submit_action import SubmitJobs
+from tests.cases import cases
 from tests.engine.fakes import LaterExecutor
 from tests.engine.world import World
 from tests.factories import GIB, spec, uuid
-
-ON_REAL_POOLS = True
 
 OOM = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 
@@ -43,7 +42,7 @@ def fail_again(world: World, job_id: JobId, code: int = 1, **how: Any) -> None:
 # retry on
 
 
-@pytest.mark.parametrize(
+@cases(
     ("retry_on", "code", "again"),
     [
         ((), 1, True),
@@ -59,17 +58,19 @@ def fail_again(world: World, job_id: JobId, code: int = 1, **how: Any) -> None:
     ],
 )
 def test_only_failures_of_the_listed_causes_are_retried(
-    world: World, retry_on: tuple[str, ...], code: int, again: bool
+    tmp_path: Path, retry_on: tuple[str, ...], code: int, again: bool
 ) -> None:
+    world = World(tmp_path)
     job_id = world.submit(retries=1, retry_on=retry_on)
     fail(world, job_id, code)
     assert world.job(job_id).state is (JobState.PENDING if again else JobState.FAILED)
 
 
-@pytest.mark.parametrize(("retry_on", "attempts"), [((), 1), (("TIMEOUT",), 2)])
+@cases(("retry_on", "attempts"), [((), 1), (("TIMEOUT",), 2)])
 def test_a_timeout_is_retried_on_request_within_its_retries(
-    world: World, retry_on: tuple[str, ...], attempts: int
+    tmp_path: Path, retry_on: tuple[str, ...], attempts: int
 ) -> None:
+    world = World(tmp_path)
     job_id = world.submit(retries=1, retry_on=retry_on, time_limit=timedelta(seconds=30))
     for _ in range(6):
         world.tick(3, seconds=40)
@@ -226,8 +227,9 @@ def test_out_of_gpu_memory_is_recognised_by_the_last_lines(world: World) -> None
     assert job.cause == Cause(CauseCode.GPU_OUT_OF_MEMORY, f"out of GPU memory (exit code 1): {OOM.decode()}")
 
 
-@pytest.mark.parametrize(("retry_on", "state"), [(("GPU_OOM",), JobState.PENDING), (("75",), JobState.OUT_OF_MEMORY)])
-def test_out_of_gpu_memory_can_be_retried(world: World, retry_on: tuple[str, ...], state: JobState) -> None:
+@cases(("retry_on", "state"), [(("GPU_OOM",), JobState.PENDING), (("75",), JobState.OUT_OF_MEMORY)])
+def test_out_of_gpu_memory_can_be_retried(tmp_path: Path, retry_on: tuple[str, ...], state: JobState) -> None:
+    world = World(tmp_path)
     job_id = world.submit(1, retries=1, retry_on=retry_on)
     fail(world, job_id, output=b"RuntimeError: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate")
     assert world.job(job_id).state is state

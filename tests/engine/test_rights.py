@@ -198,31 +198,26 @@ def test_operators_may_do_the_rest(tmp_path: Path, action: Action) -> None:
     desk.of(ROOT).act(action)
 
 
-def test_a_job_without_a_known_submitter_is_nobodys_but_the_operators(tmp_path: Path) -> None:
+def test_whose_a_job_is(tmp_path: Path) -> None:
+    # a job without a known submitter is nobodys but the operators
     desk = Desk(tmp_path)
     [old] = desk.store.submit([job(submitted_by="alice")], actor=ALICE.actor)
     with pytest.raises(AccessError, match="only alice, who submitted it, and operators may cancel it"):
         desk.of(ALICE).act(Cancel((old,)))
     desk.of(ROOT).act(Cancel((old,)))
-
-
-def test_of_several_jobs_none_is_changed_if_one_is_anothers(tmp_path: Path) -> None:
+    # of several jobs none is changed if one is anothers
     desk = Desk(tmp_path)
     [own] = desk.of(ALICE).act(SubmitJobs((Submission(spec()),))).ids
     with pytest.raises(AccessError):
         desk.of(ALICE).act(Cancel((own, WAITING)))
     assert not desk.store.get(own).cancel_requested
-
-
-def test_new_jobs_have_their_submitter_and_the_key_of_the_request(tmp_path: Path) -> None:
+    # new jobs have their submitter and the key of the request
     desk = Desk(tmp_path)
     ids = desk.of(BOB).act(SubmitJobs((Submission(spec(tenant="")), Submission(spec(tenant=""), array=(1, 2))))).ids
     for job_id in ids:
         found = desk.store.get(job_id)
         assert (found.submitted_uid, found.submitted_by, found.spec.tenant, found.key) == (BOB.uid, "bob", "bob", "k.1")
-
-
-def test_the_audit_log_has_who_asked_through_what_and_with_which_key(tmp_path: Path) -> None:
+    # the audit log has who asked through what and with which key
     desk = Desk(tmp_path)
     [new] = desk.of(BOB).act(SubmitJobs((Submission(spec(tenant="")),))).ids
     desk.of(BOB).act(Hold((new,)))
@@ -230,9 +225,7 @@ def test_the_audit_log_has_who_asked_through_what_and_with_which_key(tmp_path: P
     told = [(each.verb, each.uid, each.user, each.via, each.key) for each in [*desk.store.audit_log()][-3:]]
     expected = (BOB.uid, "bob", "notebook", "k.1")
     assert told == [("submit", *expected), ("hold", *expected), ("pause", 0, "root", "", "")]
-
-
-def test_runs_of_a_recurring_job_are_its_users(tmp_path: Path) -> None:
+    # runs of a recurring job are its users
     desk = Desk(tmp_path)
     desk.of(BOB).act(OF_USERS[AddRecurring])
     added = [*desk.store.recurring().values()][-1]
@@ -258,7 +251,8 @@ def test_what_an_operator_has_suspended_only_operators_continue(tmp_path: Path) 
     desk.of(ROOT).act(Unsuspend((RUNNING,)))
 
 
-def test_users_lower_priorities_and_raise_them_to_their_tenants_ceiling(tmp_path: Path) -> None:
+def test_ceilings_of_priorities(tmp_path: Path) -> None:
+    # users lower priorities and raise them to their tenants ceiling
     desk = Desk(tmp_path, TenantSettings("bob", max_priority=60))
     for value in (10, 60, 30):
         desk.of(BOB).act(SetPriority((WAITING,), value))
@@ -269,9 +263,7 @@ def test_users_lower_priorities_and_raise_them_to_their_tenants_ceiling(tmp_path
     with pytest.raises(AccessError, match="before priority 100"):
         desk.of(BOB).act(Top((WAITING,)))
     desk.of(ROOT).act(SetPriority((WAITING,), 100))
-
-
-def test_without_a_ceiling_users_have_up_to_50(tmp_path: Path) -> None:
+    # without a ceiling users have up to 50
     desk = Desk(tmp_path)
     for action in (
         SubmitJobs((Submission(spec(tenant="", priority=51)),)),
@@ -313,16 +305,15 @@ def test_users_submit_for_their_own_tenants(
         assert caught.value.rule == "tenant-users"
 
 
-def test_tenants_that_operators_made_by_command_count_too(tmp_path: Path) -> None:
+def test_what_only_operators_give(tmp_path: Path) -> None:
+    # tenants that operators made by command count too
     desk = Desk(tmp_path)
     asked = SubmitJobs((Submission(spec(tenant="course")),))
     with pytest.raises(AccessError):
         desk.of(BOB).act(asked)
     desk.of(ROOT).act(SetTenant("course", {"weight": 2.0}))
     desk.of(BOB).act(asked)
-
-
-def test_only_operators_give_a_running_job_more_than_the_longest_time(tmp_path: Path) -> None:
+    # only operators give a running job more than the longest time
     hour = timedelta(hours=1)
     desk = Desk(tmp_path, max_time=hour)
     longer = EditJobs((RUNNING,), Edit(spec={"time_limit": 2 * hour}))
@@ -333,7 +324,8 @@ def test_only_operators_give_a_running_job_more_than_the_longest_time(tmp_path: 
     desk.of(ROOT).act(longer)
 
 
-def test_users_undo_what_they_may_do(tmp_path: Path) -> None:
+def test_undo_and_rights(tmp_path: Path) -> None:
+    # users undo what they may do
     desk = Desk(tmp_path)
     held = desk.of(BOB).act(Hold((WAITING,))).changes
     with pytest.raises(AccessError, match="may undo a change of it"):
@@ -343,9 +335,7 @@ def test_users_undo_what_they_may_do(tmp_path: Path) -> None:
     with pytest.raises(AccessError, match="only operators may undo this"):
         desk.of(BOB).undo(paused)
     assert desk.store.controls().paused
-
-
-def test_undoing_raises_a_job_no_higher_than_its_user_may(tmp_path: Path) -> None:
+    # undoing raises a job no higher than its user may
     desk = Desk(tmp_path)
     desk.of(ROOT).act(SetPriority((WAITING,), 90))
     lowered = desk.of(BOB).act(SetPriority((WAITING,), 10)).changes
@@ -354,21 +344,21 @@ def test_undoing_raises_a_job_no_higher_than_its_user_may(tmp_path: Path) -> Non
     assert desk.store.get(WAITING).priority == 10
 
 
-def test_requeued_jobs_of_users_keep_no_waits(tmp_path: Path) -> None:
+def test_requeued_jobs_and_the_queues_own_writer(tmp_path: Path) -> None:
+    # requeued jobs of users keep no waits
     desk = Desk(tmp_path)
     desk.of(BOB).act(SetPriority((WAITING,), 20))
     desk.of(BOB).act(Requeue((RUNNING,)))
     assert desk.store.get(RUNNING).requeue_requested
     assert desk.store.get(RUNNING).waited == ()
-
-
-def test_a_process_that_writes_the_queue_itself_records_its_uid(tmp_path: Path) -> None:
+    # a process that writes the queue itself records its uid
     desk = Desk(tmp_path)
     made = Actions(desk.store, desk.clock, BOB.actor).act(SubmitJobs((Submission(JobSpec(image="busybox")),)))
     assert desk.store.get(made.ids[0]).submitted_uid == BOB.uid
 
 
-def test_a_user_has_so_many_jobs_waiting_and_arrays_count_as_one(tmp_path: Path) -> None:
+def test_how_many_jobs_a_user_may_have(tmp_path: Path) -> None:
+    # a user has so many jobs waiting and arrays count as one
     desk = Desk(tmp_path)
     site = replace(desk.permissions.settings, admission=AdmissionSettings(waiting=4))
     desk.permissions = UserPermissions(tmp_path, site)
@@ -383,9 +373,7 @@ def test_a_user_has_so_many_jobs_waiting_and_arrays_count_as_one(tmp_path: Path)
             ask(SubmitJobs((one,)))
     desk.of(ALICE).act(SubmitJobs((one,) * 4))
     desk.of(ROOT).act(SubmitJobs((one,) * 5))
-
-
-def test_a_user_has_so_many_recurring_jobs(tmp_path: Path) -> None:
+    # a user has so many recurring jobs
     desk = Desk(tmp_path)
     desk.permissions = UserPermissions(
         tmp_path, replace(desk.permissions.settings, admission=AdmissionSettings(recurring=1))

@@ -20,7 +20,9 @@ from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.permissions import UserPermissions
 from gputui.engine.telemetry_files import telemetry_path
+from tests.cases import cases
 from tests.engine.callers import actions_of, caller_of
+from tests.engine.real_pools import RealPools
 from tests.engine.world import World
 from tests.factories import GIB, NOW, job, running, uuid
 from tests.memory_store import MemoryJobStore
@@ -188,8 +190,9 @@ def test_only_running_jobs_get_signals_and_an_ended_one_forgets_them(world: Worl
 # suspension
 
 
-@pytest.mark.parametrize("how", ["suspend", "unsuspend"])
-def test_a_runtime_that_fails_is_asked_again(world: World, how: str) -> None:
+@cases("how", ["suspend", "unsuspend"])
+def test_a_runtime_that_fails_is_asked_again(tmp_path: Path, pools: RealPools | None, how: str) -> None:
+    world = World(tmp_path, pools=pools)
     job_id = world.submit(1)
     world.tick(2)
     if how == "unsuspend":

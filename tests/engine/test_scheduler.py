@@ -24,7 +24,8 @@ from tests.factories import GIB, uuid
 ON_REAL_POOLS = True
 
 
-def test_a_job_is_started_on_a_free_gpu_and_completes(world: World) -> None:
+def test_a_job_runs_and_its_log_is_saved(world: World) -> None:
+    # a job is started on a free GPU and completes
     job_id = world.submit(2)
     world.tick(2)
     job = world.job(job_id)
@@ -35,9 +36,7 @@ def test_a_job_is_started_on_a_free_gpu_and_completes(world: World) -> None:
     assert (job.state, job.exit_code, job.gpus) == (JobState.COMPLETED, 0, ())
     assert job.started_at is not None
     assert job.ended_at is not None
-
-
-def test_its_log_is_saved_before_its_container_is_removed(world: World) -> None:
+    # its log is saved before its container is removed
     job_id = world.submit()
     world.tick(2)
     name = world.docker.running()[0].id
@@ -184,15 +183,14 @@ def test_retries_start_again_after_growing_pauses(world: World) -> None:
     assert pauses[0] < pauses[1]
 
 
-def test_cancel_of_a_waiting_job_ends_it_without_a_container(world: World) -> None:
+def test_waiting_and_running_jobs_are_cancelled(world: World) -> None:
+    # cancel of a waiting job ends it without a container
     job_id = world.submit(9)
     world.actions.act(Cancel((job_id,)))
     world.tick()
     job = world.job(job_id)
     assert (job.state, job.attempts, job.cancel_requested) == (JobState.CANCELLED, (), False)
-
-
-def test_cancel_of_a_running_job_asks_politely_and_frees_its_gpus(world: World) -> None:
+    # cancel of a running job asks politely and frees its GPUs
     job_id = world.submit(1)
     world.tick(2)
     world.actions.act(Cancel((job_id,)))
@@ -237,13 +235,24 @@ def test_requeue_of_a_running_job_runs_it_again_with_its_age(world: World) -> No
     assert not job.requeue_requested
 
 
-def test_hold_keeps_a_job_waiting_until_release(world: World) -> None:
+def test_holds_and_pauses_stop_starts(world: World) -> None:
+    # hold keeps a job waiting until release
     job_id = world.submit()
     world.actions.act(Hold((job_id,)))
     assert world.tick(2).reasons[job_id].code is PendingReason.JOB_HELD_USER
     world.actions.act(Release((job_id,)))
     world.tick(2)
     assert world.job(job_id).state is JobState.RUNNING
+    # pause stops starts and nothing else
+    first = world.submit(1)
+    world.tick(2)
+    world.actions.act(Pause("driver update"))
+    second = world.submit(1)
+    assert world.tick(2).reasons[second].code is PendingReason.SCHEDULER_PAUSED
+    assert world.job(first).state is JobState.RUNNING
+    world.actions.act(Unpause())
+    world.tick(2)
+    assert world.job(second).state is JobState.RUNNING
 
 
 def test_a_job_over_its_time_limit_times_out(world: World) -> None:
@@ -298,18 +307,6 @@ def test_drained_and_foreign_gpus_are_skipped_and_named(world: World) -> None:
     assert snapshot.gpus[1].holders[0].name == "vllm"
 
 
-def test_pause_stops_starts_and_nothing_else(world: World) -> None:
-    first = world.submit(1)
-    world.tick(2)
-    world.actions.act(Pause("driver update"))
-    second = world.submit(1)
-    assert world.tick(2).reasons[second].code is PendingReason.SCHEDULER_PAUSED
-    assert world.job(first).state is JobState.RUNNING
-    world.actions.act(Unpause())
-    world.tick(2)
-    assert world.job(second).state is JobState.RUNNING
-
-
 def test_a_hung_driver_stops_starts_with_a_reason_but_running_jobs_continue(world: World) -> None:
     first = world.submit(1)
     world.tick(2)
@@ -346,12 +343,19 @@ def test_an_image_is_pulled_before_gpus_are_taken(world: World) -> None:
     assert world.job(narrow).state is JobState.PENDING
 
 
-def test_a_missing_image_fails_the_job_with_its_cause(world: World) -> None:
+def test_failures_of_a_job_before_its_start(world: World) -> None:
+    # a missing image fails the job with its cause
     job_id = world.submit(image="nobody/has:this", retries=3)
     world.tick(3)
     job = world.job(job_id)
     assert job.state is JobState.FAILED
     assert job.cause == Cause(CauseCode.IMAGE_NOT_FOUND, "no image nobody/has:this")
+    # a start failure caused by the job fails it
+    world.docker.fault = Cause(CauseCode.COMMAND_NOT_FOUND, "no such command: trian.py")
+    job_id = world.submit(1)
+    world.tick(2)
+    job = world.job(job_id)
+    assert (job.state, job.exit_code) == (JobState.FAILED, 127)
 
 
 def test_cancel_during_a_pull_is_obeyed_at_once(world: World) -> None:
@@ -368,14 +372,6 @@ def test_cancel_during_a_pull_is_obeyed_at_once(world: World) -> None:
     later.work()
     world.tick()
     assert world.job(job_id).state is JobState.CANCELLED
-
-
-def test_a_start_failure_caused_by_the_job_fails_it(world: World) -> None:
-    world.docker.fault = Cause(CauseCode.COMMAND_NOT_FOUND, "no such command: trian.py")
-    job_id = world.submit(1)
-    world.tick(2)
-    job = world.job(job_id)
-    assert (job.state, job.exit_code) == (JobState.FAILED, 127)
 
 
 def test_a_start_failure_caused_by_the_machine_is_retried_on_other_gpus(world: World) -> None:

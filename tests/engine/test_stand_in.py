@@ -16,6 +16,7 @@ from gputui.domain.snapshot import Controls
 from gputui.engine import host
 from gputui.engine.leadership import Leadership
 from gputui.ports import JobStore
+from tests.cases import cases
 from tests.engine.test_host import RealClock, Seat, real
 from tests.engine.world import World
 from tests.factories import NOW, spec
@@ -59,8 +60,9 @@ def test_work_is_what_has_not_ended_and_what_will_come(world: World) -> None:
     assert not has_work(world)  # without jobs it makes no difference
 
 
-@pytest.mark.parametrize("is_empty", [True, False])
-async def test_it_yields_to_a_service_that_waits(world: World, is_empty: bool) -> None:
+@cases("is_empty", [True, False])
+async def test_it_yields_to_a_service_that_waits(tmp_path: Path, is_empty: bool) -> None:
+    world = World(tmp_path)
     real(world)
     if not is_empty:
         world.actions.act(Hold((world.submit(1),)))

@@ -18,8 +18,6 @@ from tests.engine.fakes import LaterExecutor
 from tests.engine.world import World
 from tests.factories import GIB
 
-ON_REAL_POOLS = True
-
 
 class Load:
     """A job whose GPUs and control group behave as the test sets them."""

@@ -73,48 +73,19 @@ def test_undo_restores_jobs(call: Callable[[Actions], object]) -> None:
     assert list(desk.store.audit_log())[-1].verb.startswith("undo ")
 
 
-def test_undo_releases_a_hold() -> None:
+def test_holds_drains_and_ends() -> None:
+    # undo releases a hold
     desk = Desk()
     desk.clock.advance(60)
     desk.actions.act(Hold((1, 2)))
     assert desk.undo() == ["", ""]
     assert not any(desk.store.get(job_id).held for job_id in (1, 2))
     assert desk.store.get(2).topped_at is not None
-
-
-def test_actions_that_end_jobs_cannot_be_undone() -> None:
+    # actions that end jobs cannot be undone
     desk = Desk()
     desk.actions.act(Cancel((1,)))
     assert desk.heard == []
-
-
-def test_undo_leaves_a_job_that_was_changed_since() -> None:
-    desk = Desk()
-    desk.actions.act(SetPriority((1, 2), 10, relative=True))
-    desk.change(1, lambda found: found.prioritised(99))
-    assert desk.undo() == ["", "has been changed since"]
-    assert desk.store.get(1).priority == 99
-    assert desk.store.get(2).priority == 60
-
-
-def test_unrelated_actions_do_not_prevent_an_undo() -> None:
-    desk = Desk()
-    desk.actions.act(SetPriority((1,), 10, relative=True))
-    desk.change(1, lambda found: found.evolve(held=True))
-    assert desk.undo() == [""]
-    assert desk.store.get(1).held
-    assert desk.store.get(1).priority == 50
-
-
-def test_undo_leaves_a_job_that_has_started_since() -> None:
-    desk = Desk()
-    desk.actions.act(Release((3,)))
-    desk.change(3, lambda found: found.to(JobState.CONFIGURING))
-    assert desk.undo() == ["is CONFIGURING now"]
-    assert not desk.store.get(3).held
-
-
-def test_undo_restores_drains_and_the_pause_with_their_reasons() -> None:
+    # undo restores drains and the pause with their reasons
     desk = Desk()
     desk.actions.act(DrainGpus(("GPU-a",), "fan noise"))
     desk.actions.act(Pause("upgrade"))
@@ -127,7 +98,28 @@ def test_undo_restores_drains_and_the_pause_with_their_reasons() -> None:
     assert desk.store.controls() == before
 
 
-def test_a_drain_renewed_by_another_user_stays() -> None:
+def test_what_was_changed_since_is_not_undone() -> None:
+    # undo leaves a job that was changed since
+    desk = Desk()
+    desk.actions.act(SetPriority((1, 2), 10, relative=True))
+    desk.change(1, lambda found: found.prioritised(99))
+    assert desk.undo() == ["", "has been changed since"]
+    assert desk.store.get(1).priority == 99
+    assert desk.store.get(2).priority == 60
+    # unrelated actions do not prevent an undo
+    desk = Desk()
+    desk.actions.act(SetPriority((1,), 10, relative=True))
+    desk.change(1, lambda found: found.evolve(held=True))
+    assert desk.undo() == [""]
+    assert desk.store.get(1).held
+    assert desk.store.get(1).priority == 50
+    # undo leaves a job that has started since
+    desk = Desk()
+    desk.actions.act(Release((3,)))
+    desk.change(3, lambda found: found.to(JobState.CONFIGURING))
+    assert desk.undo() == ["is CONFIGURING now"]
+    assert not desk.store.get(3).held
+    # a drain renewed by another user stays
     desk = Desk()
     desk.actions.act(DrainGpus(("GPU-a",), "fan noise"))
     kept = list(desk.heard)

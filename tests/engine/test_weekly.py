@@ -135,7 +135,8 @@ def test_invalid_times_of_the_week_are_refused(text: str) -> None:
         parse_weekly(text)
 
 
-def test_weeks_with_a_change_of_clocks_have_an_hour_more_or_less() -> None:
+def test_changes_of_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    # weeks with a change of clocks have an hour more or less
     at, zone = parse_weekly("Mon 08:00"), ZoneInfo("Europe/Berlin")
     due = at.last(datetime.fromisoformat("2026-10-26T12:00+00:00"), zone)
     lengths = []
@@ -143,9 +144,7 @@ def test_weeks_with_a_change_of_clocks_have_an_hour_more_or_less() -> None:
         due, after = at.before(due, zone), due
         lengths.append((after - due) / timedelta(hours=1))
     assert sorted(lengths) == [167, *[168] * 50, 169]
-
-
-def test_a_time_that_clocks_skip_comes_right_after_the_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    # a time that clocks skip comes right after the change
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     at, now = parse_weekly("Sun 02:30"), datetime.fromisoformat("2026-03-30T12:00+00:00")

@@ -13,6 +13,7 @@ from tests.cases import cases
 from tests.gpus.conftest import Start
 from tests.gpus.standin import StandIn
 from tests.gpus.watching import FAST, is_whole
+from tests.lane import in_its_lane
 
 pytestmark = pytest.mark.nvml
 
@@ -78,7 +79,7 @@ def test_a_driver_wedged_at_start_is_reported(standin: StandIn, watch: Start) ->
     watcher.until(lambda reading: reading.status.code is ProbeCode.OK)
 
 
-@pytest.mark.parametrize("function", ["*", "nvmlDeviceGetPowerUsage", "nvmlEventSetWait"])
+@pytest.mark.parametrize("function", ["*", in_its_lane("nvmlDeviceGetPowerUsage", is_long=True), "nvmlEventSetWait"])
 def test_a_driver_wedged_later_keeps_the_last_samples_and_their_age(
     standin: StandIn, watch: Start, function: str
 ) -> None:

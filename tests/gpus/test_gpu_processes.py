@@ -35,10 +35,14 @@ def test_container_ids_are_found_in_control_groups(cgroup: str, found: list[str]
     assert container_ids(cgroup) == found
 
 
-def test_stat_of_a_command_with_brackets_and_spaces() -> None:
+def test_stat_and_attempt_of_a_process() -> None:
+    # stat of a command with brackets and spaces
     fields = " ".join(str(number) for number in range(3, 53))
     assert stat_fields(f"7 (a) b) (c) {fields}") == (6, "22")
     assert stat_fields("") is None
+    # the attempt of a process is found
+    assert attempt_of("PATH=/bin\0GPUTUI_ATTEMPT=abc:7:1\0HOME=/\0") == "abc:7:1"
+    assert attempt_of("XGPUTUI_ATTEMPT=no\0") is None
 
 
 @cases(
@@ -52,11 +56,6 @@ def test_stat_of_a_command_with_brackets_and_spaces() -> None:
 )
 def test_commands_are_shortened(cmdline: str, shown: str) -> None:
     assert short_command(cmdline) == shown
-
-
-def test_the_attempt_of_a_process_is_found() -> None:
-    assert attempt_of("PATH=/bin\0GPUTUI_ATTEMPT=abc:7:1\0HOME=/\0") == "abc:7:1"
-    assert attempt_of("XGPUTUI_ATTEMPT=no\0") is None
 
 
 def make_process(root: Path, pid: int, *, started: int = 100, cgroup: str = "", command: str = "train") -> None:
@@ -103,13 +102,12 @@ def test_a_process_that_ended_is_invisible(tmp_path: Path) -> None:
     assert ProcessFacts(str(tmp_path)).facts(5) == {"visible": False}
 
 
-def test_this_process_is_described() -> None:
+def test_this_process() -> None:
+    # this process is described
     facts = ProcessFacts().facts(os.getpid())
     assert facts["session"] == os.getsid(0)
     assert facts["user"]
-
-
-def test_the_start_of_a_process_is_told_by_the_clock() -> None:
+    # the start of a process is told by the clock
     before = datetime.now(UTC)
     with idle_process() as process:
         started_at = datetime.fromisoformat(str(ProcessFacts().facts(process.pid)["started_at"]))

@@ -36,7 +36,8 @@ def test_indices_of_gpus_stay(before: str, after: str, expected: str) -> None:
     assert " ".join(f"{gpu.uuid}{gpu.index}" for gpu in roll.gpus) == expected
 
 
-def test_returned_and_vanished_gpus_are_reported() -> None:
+def test_gpus_that_come_and_go() -> None:
+    # returned and vanished GPUs are reported
     roll = GpuRegistry()
     assert roll.update(listing("a", "b", "c")) == frozenset()
     assert roll.update(listing("a", "?")) == frozenset()
@@ -44,9 +45,7 @@ def test_returned_and_vanished_gpus_are_reported() -> None:
     assert roll.known_uuid("GPU-unknown-1") == "b"
     assert roll.update(listing("a", "b", "c")) == {"b", "c"}
     assert roll.vanished == frozenset()
-
-
-def test_instances_go_with_a_new_partition_and_stay_while_their_parent_is_lost() -> None:
+    # instances go with a new partition and stay while their parent is lost
     roll = GpuRegistry()
     whole = GpuFacts("a", 0, mig_enabled=True)
     roll.update((whole, GpuFacts("MIG-1", 0, mig_parent="a"), GpuFacts("b", 1)))

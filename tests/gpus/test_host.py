@@ -136,7 +136,8 @@ def full_in(*readings: tuple[float, float]) -> timedelta | None:
     return assembler.sample.disks[0].full_in
 
 
-def test_time_until_a_disk_is_full() -> None:
+def test_disks() -> None:
+    # time until a disk is full
     assert full_in((0, 50), (5, 40)) == timedelta(minutes=20)
     assert full_in((0, 50), (0.5, 40)) is None, "half a minute is too short to tell"
     assert full_in((0, 50), (5, 50)) is None
@@ -144,9 +145,7 @@ def test_time_until_a_disk_is_full() -> None:
     assert full_in((0, 50), (5, 49.99)) is None, "in two weeks"
     assert full_in((0, 90), (15, 40), (20, 40)) is None, "it has stopped"
     assert full_in((5, 50), (0, 40)) is None, "the clock was set back"
-
-
-def test_disks_stay_known_between_their_readings() -> None:
+    # disks stay known between their readings
     assembler = HostAssembler()
     assembler.ingest(HostReading(disks=(DiskUse("/", (STATE,), 100, 25),)), NOW)
     assembler.ingest(HostReading(load=2.0), NOW + timedelta(seconds=2))

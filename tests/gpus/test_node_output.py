@@ -50,7 +50,8 @@ def fault_of(*data: bytes) -> str:
     return str(caught.value)
 
 
-def test_a_sweep_after_the_facts_is_a_reading() -> None:
+def test_sweeps_failures_and_other_lines() -> None:
+    # a sweep after the facts is a reading
     output = NodeOutput(NOW)
     assert output.reading.status.code is ProbeCode.STARTING
     assert not output.take(b"Welcome to gpu1\n" + facts(model="NVIDIA H200"), NOW, 0.0)
@@ -62,21 +63,15 @@ def test_a_sweep_after_the_facts_is_a_reading() -> None:
     assert [gpu.model for gpu in reading.gpus] == ["NVIDIA H200"] * 2
     assert reading.samples[uuid(1)].memory_used == GIB
     assert reading.samples[uuid(1)].sampled_at == NOW + timedelta(seconds=1)
-
-
-def test_a_failure_of_the_driver_is_told() -> None:
+    # a failure of the driver is told
     with pytest.raises(ProbeFault, match=r"no readings: .*libnvidia-ml\.so\.1 was not found") as caught:
         taken(line("failed", code="NoLibrary", text=""))
     assert caught.value.code is ProbeCode.NO_LIBRARY
-
-
-def test_what_a_login_shell_writes_is_passed_over_but_not_for_ever() -> None:
+    # what a login shell writes is passed over but not for ever
     assert taken(b"motd\n" * (MOST_GARBLED - 1), b"x" * 1_000_000 + b"\r\n", facts(), sweep()).has_begun
     assert fault_of(b"\x1b[31mhello\x07\n" * (MOST_GARBLED + 1)) == "no readings: it sends 'hello\u2407'"
     assert "it sends" in fault_of(facts(), sweep(), b"{}\n")
-
-
-def test_lines_that_are_too_long_or_too_many_end_the_probe() -> None:
+    # lines that are too long or too many end the probe
     part = b"x" * (MOST_OF_A_LINE // 2)
     assert fault_of(facts(), sweep(), part, part, part) == "no readings: it sends too long a line"
     assert taken(part, part, part, b"\n", facts(), sweep()).has_begun
@@ -98,7 +93,8 @@ def test_numbers_that_are_none_end_the_probe(value: str) -> None:
     assert "it sends" in fault_of(facts(), sweep(), data)
 
 
-def test_figures_that_cannot_be_true_are_not_read() -> None:
+def test_what_a_probe_may_not_say() -> None:
+    # figures that cannot be true are not read
     wrong: dict[str, Any] = {
         "utilization": 7,
         "memory_used": -5,
@@ -113,9 +109,7 @@ def test_figures_that_cannot_be_true_are_not_read() -> None:
     figures = (sample.utilization, sample.memory_used, sample.memory_total, sample.power, sample.temperature)
     assert figures == (None, None, None, None, None)
     assert (sample.sm_activity, sample.power_limit, sample.fan, sample.ecc_uncorrected) == (None, None, None, None)
-
-
-def test_texts_have_no_control_characters_and_an_end() -> None:
+    # texts have no control characters and an end
     evil = "\x1b]0;owned\x07" + "x" * 300
     processes = [{"pid": 10**9, "user": evil, "command": evil, "container_id": evil, "memory": -1}]
     output = taken(facts(model=evil, pci_bus_id=evil, drivers_uuid=evil), sweep(processes=processes * 600))
@@ -126,16 +120,13 @@ def test_texts_have_no_control_characters_and_an_end() -> None:
     texts = [gpu.model, gpu.pci_bus_id, process.user, process.command]
     assert all(text and text.isprintable() and len(text) <= 200 for text in texts)
     assert (process.pid, process.container_id, process.memory, gpu.drivers_uuid) == (0, None, None, None)
-
-
-def test_gpus_that_no_driver_lists_end_the_probe() -> None:
+    # GPUs that no driver lists end the probe
     assert "lists a GPU" in fault_of(line("facts", gpus=[{"index": 0, "uuid": "GPU-\x1b[2J"}]))
     assert "lists a GPU" in fault_of(line("facts", gpus=[{"index": -3, "uuid": uuid(0)}]))
     assert "lists a GPU twice" in fault_of(line("facts", gpus=[{"index": index, "uuid": uuid(0)} for index in (0, 1)]))
     assert f"lists {MOST_GPUS + 1} GPUs" in fault_of(facts(MOST_GPUS + 1))
 
-
-def test_gpus_that_change_all_the_time_are_not_kept() -> None:
+    # GPUs that change all the time are not kept
     def other(number: int) -> bytes:
         return line("facts", gpus=[{"index": index, "uuid": uuid(number * 64 + index)} for index in range(64)])
 
@@ -143,9 +134,7 @@ def test_gpus_that_change_all_the_time_are_not_kept() -> None:
     with pytest.raises(ProbeFault, match="change all the time"):
         output.take(other(3), NOW, 0.0)
     assert not output.reading.gpus
-
-
-def test_readings_and_faults_of_unknown_gpus_are_left_out() -> None:
+    # readings and faults of unknown GPUs are left out
     xids = [[uuid(9), 79], [uuid(0), 79], [uuid(1), -4], [None, 10**12]]
     data = line("sweep", samples=[{"uuid": uuid(9)}, {"uuid": uuid(0)}], xids=xids)
     output = taken(facts(), data)

@@ -87,7 +87,7 @@ def test_unreadable_values_are_none_and_never_zero(
     assert sample.health.code is HealthCode.OK
 
 
-@pytest.mark.parametrize(
+@cases(
     "function",
     [
         "nvmlDeviceGetName",
@@ -124,7 +124,7 @@ def test_a_gpu_without_a_readable_uuid_is_shown_as_unidentified(standin: StandIn
     assert "Permission" in sample.health.text
 
 
-@pytest.mark.parametrize(
+@cases(
     ("lines", "code", "word"),
     [
         (("gpu 0 recovery 1",), HealthCode.NEEDS_RESET, "reset"),
@@ -172,7 +172,7 @@ def test_an_operators_resume_forgives_the_xids_reported_before_it(standin: Stand
     watcher.until(lambda reading: "Xid 79" in sample_of(reading, 0).health.text)
 
 
-@pytest.mark.parametrize("sign", ["gpu 0 recovery", "gpu 0 ecc_uncorrected"])
+@cases("sign", ["gpu 0 recovery", "gpu 0 ecc_uncorrected"])
 def test_a_reset_between_two_listings_ends_a_fatal_xid(standin: StandIn, watch: Start, sign: str) -> None:
     standin.write(f"{sign} 3", gpus=2)
     watcher = watch()

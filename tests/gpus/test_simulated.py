@@ -68,22 +68,22 @@ def test_parse_probe_takes_any_text(text: str) -> None:
         assert found is None or 1 <= found.count <= 256
 
 
-def test_the_same_seed_gives_the_same_readings() -> None:
+def test_seeds_and_idle_gpus() -> None:
+    # the same seed gives the same readings
     one, two, other = simulated(seed=1), simulated(seed=1), simulated(seed=2)
     for probe in (one, two, other):
         probe.follow([on(probe, 0, 1)])
     assert one.reading_at(NOW) == two.reading_at(NOW)
     assert {gpu.uuid for gpu in one.gpus}.isdisjoint(gpu.uuid for gpu in other.gpus)
-
-
-def test_a_simulated_gpu_without_jobs_is_idle() -> None:
+    # a simulated GPU without jobs is idle
     probe = simulated()
     for sample in probe.reading_at(NOW).samples.values():
         assert (sample.utilization, sample.memory_used, sample.processes) == (0.0, 0, ())
         assert sample.health.code is HealthCode.OK
 
 
-def test_a_simulated_gpu_is_busy_with_its_own_job_only() -> None:
+def test_gpus_are_busy_with_their_own_jobs() -> None:
+    # a simulated GPU is busy with its own job only
     probe = simulated()
     probe.follow([on(probe, 2, 3, submitted_by="bob", command=("python", "train.py"))])
     reading = probe.reading_at(NOW)
@@ -96,9 +96,7 @@ def test_a_simulated_gpu_is_busy_with_its_own_job_only() -> None:
     assert sample.memory_used > 20 * GIB
     assert sample.power
     assert sample.power > 300
-
-
-def test_a_simulated_process_carries_the_tag_of_its_job() -> None:
+    # a simulated process carries the tag of its job
     by_name, by_store = simulated(), simulated(store_id="xyz")
     job = on(by_name, 0, image=None).with_attempt(container_id="gputui-abc-1-1")
     by_name.follow([job])
@@ -107,16 +105,14 @@ def test_a_simulated_process_carries_the_tag_of_its_job() -> None:
     (stored,) = by_store.reading_at(NOW).samples[by_store.gpus[0].uuid].processes or ()
     assert (named.attempt, stored.attempt) == ("abc:1:1", "xyz:1:1")
     assert named.container_id is None
-
-
-def test_a_simulated_gpu_is_idle_until_its_container_runs() -> None:
-    probe = simulated()
+    # a simulated GPU is idle until its container runs
     job = on(probe, 0).evolve(state=JobState.CONFIGURING).with_attempt(started_at=None)
     probe.follow([job])
     assert busy(probe, probe.reading_at(NOW)) == []
 
 
-def test_readings_follow_the_life_of_a_job() -> None:
+def test_the_life_of_a_job() -> None:
+    # readings follow the life of a job
     probe = simulated()
     job = on(probe, 0)
     probe.follow([job])
@@ -134,9 +130,7 @@ def test_readings_follow_the_life_of_a_job() -> None:
     assert len(set(memory[20:])) == 1  # a plateau
     assert (samples[2].temperature or 0) + 15 < (samples[60].temperature or 0)
     assert all((sample.power or 0) <= 700 for sample in samples)
-
-
-def test_a_simulated_gpu_is_idle_at_once_after_its_job() -> None:
+    # a simulated GPU is idle at once after its job
     probe = simulated(interval=3600)
     watcher = Watcher(probe)
     probe.follow([on(probe, 0)])
@@ -232,7 +226,8 @@ def test_jobs_that_share_a_gpu_grow_up_to_their_promises() -> None:
     assert used[0] < used[-1]
 
 
-def test_a_gpu_in_detail_has_more_readings() -> None:
+def test_details_of_a_gpu() -> None:
+    # a GPU in detail has more readings
     probe = simulated()
     probe.follow([on(probe, 0, 1, job_id=1), on(probe, 2, job_id=2)])
     before = probe.reading_at(NOW).samples[probe.gpus[0].uuid]
@@ -248,9 +243,7 @@ def test_a_gpu_in_detail_has_more_readings() -> None:
     alone = probe.reading_at(NOW).samples[probe.gpus[2].uuid]
     assert (alone.nvlink_tx, alone.nvlink_rx) == (0, 0)  # it has nobody to talk to
     assert alone.pcie_tx
-
-
-def test_shares_of_processes_add_up_and_a_gpu_without_nvlink_has_none() -> None:
+    # shares of processes add up and a GPU without NVLink has none
     probe = simulated(2, "L40S")
     probe.foreign(0, GpuProcess(1, 3 * GIB), GpuProcess(2, GIB), GpuProcess(3))
     probe.want_pcie(probe.gpus[0].uuid)

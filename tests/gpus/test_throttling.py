@@ -37,23 +37,31 @@ def test_a_board_at_its_own_power_limit_is_not_slowed(
     assert throttle_reasons(bits, limit, 700.0) == told
 
 
-def test_a_reason_that_comes_and_goes_is_not_told() -> None:
+def test_reasons_of_slow_gpus() -> None:
+    # a reason that comes and goes is not told
     steady = SteadyReasons()
     assert steady.update(uuid(0), (), NOW) == ()
     assert not any(steady.update(uuid(0), ("too hot",) if n % 2 else (), NOW + n * SECOND) for n in range(60))
-
-
-def test_a_reason_is_told_while_it_holds() -> None:
+    # a reason is told while it holds
     steady = SteadyReasons()
     steady.update(uuid(0), (), NOW)
     on = [bool(steady.update(uuid(0), ("too hot",), NOW + n * SECOND)) for n in range(20)]
     assert on == [n >= HOLD / SECOND for n in range(20)]
     off = [bool(steady.update(uuid(0), (), NOW + n * SECOND)) for n in range(20, 40)]
     assert off == [n < 20 + HOLD / SECOND for n in range(20, 40)]
-
-
-def test_what_a_single_reading_shows_is_told() -> None:
+    # what a single reading shows is told
     assert SteadyReasons().update(uuid(0), ("too hot",), NOW) == ("too hot",)
+    # cards and conditions name the same GPUs
+    reasons = [(), ("power cap",), ("sync boost",), ("too hot", "power cap"), ("display clock",)]
+    views = [
+        view(index, gpu=gpu(index, default_power_limit=700.0), sample=sample(index, throttle=each, power_limit=350.0))
+        for index, each in enumerate(reasons)
+    ]
+    found = {each.subject: each for each in conditions(snapshot((), views), NOW) if each.gpu}
+    slowed = {each.gpu.uuid for each in views if each.current and each.current.slowed}
+    assert found.keys() == slowed == {uuid(1), uuid(3)}
+    assert found[uuid(1)].text.endswith("power cap at 70 of 350 W, 700 W by default")
+    assert (found[uuid(1)].severity, found[uuid(3)].severity) == ("warning", "error")
 
 
 @pytest.mark.nvml
@@ -68,16 +76,3 @@ def test_the_limit_is_compared_with_the_boards_default(standin: StandIn, watch: 
     reading = watch().until(is_whole)
     told = [sample_of(reading, index).throttle for index in range(4)]
     assert told == [(), ("power cap",), (), ("too hot (hardware)",)]
-
-
-def test_cards_and_conditions_name_the_same_gpus() -> None:
-    reasons = [(), ("power cap",), ("sync boost",), ("too hot", "power cap"), ("display clock",)]
-    views = [
-        view(index, gpu=gpu(index, default_power_limit=700.0), sample=sample(index, throttle=each, power_limit=350.0))
-        for index, each in enumerate(reasons)
-    ]
-    found = {each.subject: each for each in conditions(snapshot((), views), NOW) if each.gpu}
-    slowed = {each.gpu.uuid for each in views if each.current and each.current.slowed}
-    assert found.keys() == slowed == {uuid(1), uuid(3)}
-    assert found[uuid(1)].text.endswith("power cap at 70 of 350 W, 700 W by default")
-    assert (found[uuid(1)].severity, found[uuid(3)].severity) == ("warning", "error")

@@ -44,7 +44,7 @@ def judged(reading: ProbeReading, settings: SchedulerSettings = USUAL) -> GpuVie
     return gpu_views(Evidence(reading, "store"), settings, SystemClock().now())[0]
 
 
-@pytest.mark.parametrize(
+@cases(
     "lines",
     [
         (NO_MEMORY, "gpu 0 name NVIDIA GB10"),
@@ -72,7 +72,7 @@ def test_a_gpu_that_shares_the_machines_memory_is_judged_by_its_processes(
     assert judged(reading).state is GpuState.FOREIGN
 
 
-@pytest.mark.parametrize("lines", [(f"gpu 0 total {MACHINE * 97 // 100}", f"gpu 0 used {MACHINE // 4}"), ()])
+@cases("lines", [(f"gpu 0 total {MACHINE * 97 // 100}", f"gpu 0 used {MACHINE // 4}"), ()])
 def test_a_board_with_about_the_machines_memory_keeps_its_own(
     standin: StandIn, watch: Start, lines: tuple[str, ...]
 ) -> None:
@@ -95,8 +95,10 @@ def test_a_gpu_without_process_lists_is_free_only_where_the_site_accepts_that(st
     assert judged(read(watch), accepting).state is GpuState.UNKNOWN, "a list that failed is another matter"
 
 
-@cases("code", [3, 4, 999])
-@cases("call", CALLS)
+@cases(
+    ("call", "code"),
+    [*[(call, code) for call in CALLS for code in (3, 4, 999)][::2], ("MemoryInfo", 3), ("MemoryInfo", 4)],
+)
 def test_a_call_that_fails_costs_its_own_value(standin: StandIn, watch: Start, call: str, code: int) -> None:
     standin.write("gpu 0 util 40", f"gpu 0 fail nvmlDeviceGet{call} {code}", gpus=2)
     reading = read(watch)

@@ -12,7 +12,9 @@ from gputui.domain.errors import Cause, CauseCode, ClusterUnavailableError, NotF
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Submission
 from gputui.domain.state import JobState
+from tests.cases import cases
 from tests.factories import spec
+from tests.kubernetes.conftest import MakeHarness
 from tests.kubernetes.fake.objects import now
 from tests.kubernetes.harness import KubernetesHarness
 from tests.kubernetes.waiting import until
@@ -34,7 +36,7 @@ def copies(harness: KubernetesHarness) -> int:
     return sum(request.endswith("/log") for request in harness.fake.requests)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("end", "state", "cause"),
     [
         ({"exit_code": 0}, JobState.COMPLETED, None),
@@ -49,9 +51,9 @@ def copies(harness: KubernetesHarness) -> int:
     ],
 )
 def test_an_end_has_a_state_and_a_cause(
-    harness: KubernetesHarness, end: dict[str, Any], state: JobState, cause: CauseCode | None
+    make: MakeHarness, end: dict[str, Any], state: JobState, cause: CauseCode | None
 ) -> None:
-    job = ended(harness, **end)
+    job = ended(make(), **end)
     assert (job.state, job.cause.code if job.cause else None) == (state, cause)
     assert job.exit_code == end["exit_code"]
     assert job.ended_at is not None

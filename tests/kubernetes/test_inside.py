@@ -15,6 +15,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import Interactive, Submission
 from gputui.domain.state import JobState
 from gputui.ports.backend import Attach
+from tests.cases import cases
 from tests.cluster.talk import Talk
 from tests.factories import spec
 from tests.kubernetes.conftest import MakeHarness
@@ -112,9 +113,7 @@ def test_what_has_no_terminal(harness: KubernetesHarness) -> None:
         running(harness.kube, Interactive(stdin=True))
 
 
-@pytest.mark.parametrize(
-    ("resource", "capability"), [("pods/exec", Capability.INSIDE), ("pods/attach", Capability.STREAMS)]
-)
+@cases(("resource", "capability"), [("pods/exec", Capability.INSIDE), ("pods/attach", Capability.STREAMS)])
 def test_the_right_to_enter_pods_is_a_capability(
     harness: KubernetesHarness, resource: str, capability: Capability
 ) -> None:

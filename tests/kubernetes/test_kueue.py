@@ -63,12 +63,11 @@ def test_a_job_without_quota_has_the_reason_of_its_workload(word: str, code: Pen
     assert found == Reason(code, f"{words}: {QUOTA} ({word})")
 
 
-def test_a_job_that_kueue_has_not_seen() -> None:
+def test_jobs_of_kueue() -> None:
+    # a job that Kueue has not seen
     assert reason(None) == Reason(_R.PRIORITY, "Kueue has not put it into its queue gpus yet (no Workload)")
     assert reason({}) == Reason(_R.PRIORITY, "Kueue has not looked at it yet (no QuotaReserved)")
-
-
-def test_a_job_with_quota_waits_for_its_checks() -> None:
+    # a job with quota waits for its checks
     reserved = condition("QuotaReserved", True, "QuotaReserved", "Quota reserved in ClusterQueue lab")
     open_check = {"name": "provisioning", "state": "Pending", "message": "Waiting for 2 nodes", "retryCount": 1}
     checks = [open_check, {"name": "budget", "state": "Ready", "message": ""}]
@@ -79,9 +78,7 @@ def test_a_job_with_quota_waits_for_its_checks() -> None:
     assert reason({"conditions": [reserved]}) == Reason(
         _R.PRIORITY, "Kueue has quota for it and starts it (QuotaReserved)"
     )
-
-
-def test_a_job_that_kueue_preempted_has_no_quota_any_more_even_if_its_pod_still_ends() -> None:
+    # a job that Kueue preempted has no quota any more even if its pod still ends
     evicted = condition("Evicted", True, "Preempted", PREEMPTED)
     preempted = condition("Preempted", True, "InClusterQueue", PREEMPTED)
     before = condition("QuotaReserved", True, "QuotaReserved", "Quota reserved in ClusterQueue lab")
@@ -94,9 +91,7 @@ def test_a_job_that_kueue_preempted_has_no_quota_any_more_even_if_its_pod_still_
     assert reason({"conditions": [before, evicted, preempted]}, pods=(pod,)) == expected
     waits = condition("QuotaReserved", False, "Pending", QUOTA)
     assert reason({"conditions": [waits, evicted, preempted]}) == Reason(_R.QUOTA_EXCEEDED, f"{words}; {QUOTA}")
-
-
-def test_kueue_tells_when_it_tries_a_job_again() -> None:
+    # Kueue tells when it tries a job again
     words = "Exceeded the PodsReady timeout lab/job-train-6f1d2"
     evicted = condition("Evicted", True, "PodsReadyTimeout", words)
     again = {"count": 2, "requeueAt": "2026-09-11T08:02:00Z"}
@@ -106,9 +101,7 @@ def test_kueue_tells_when_it_tries_a_job_again() -> None:
     )
     over = {"count": 2, "requeueAt": "2026-09-11T07:02:00Z"}
     assert reason({"conditions": [evicted], "requeueState": over}) == Reason(_R.QUOTA_EXCEEDED, told)
-
-
-def test_a_job_that_kueue_gave_up_says_why() -> None:
+    # a job that Kueue gave up says why
     by_user = condition("Evicted", True, "Deactivated", "The workload is deactivated")
     assert reason({"conditions": [by_user]}, active=False) == Reason(_R.JOB_HELD_USER, "held (Deactivated)")
     message = "The workload is deactivated due to exceeding the maximum number of re-queuing retries"

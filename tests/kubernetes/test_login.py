@@ -20,6 +20,7 @@ import pytest
 from gputui.cluster.kubernetes import kubeconfig
 from gputui.cluster.kubernetes.api_server import ApiRefusedError, ApiServer, connect
 from gputui.domain.errors import ClusterUnavailableError
+from tests.cases import cases
 from tests.kubernetes.fake.access import ADMIN
 from tests.kubernetes.harness import KubernetesHarness
 
@@ -246,7 +247,7 @@ except ClusterUnavailableError as error:
 """
 
 
-@pytest.mark.parametrize(
+@cases(
     ("where", "mode", "seen"),
     [
         ("command", "IfAvailable", b"code? 123\r\nreached"),
@@ -312,7 +313,7 @@ def test_a_kubeconfig_may_want_no_compression(telling: Place) -> None:
     server.close()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("user", "sent"),
     [
         ({"token": "t"}, [("Authorization", "Bearer t")]),

@@ -42,7 +42,8 @@ def test_init_containers_take_gpus_before_or_beside_the_others(before: list[dict
     assert pod_of({"initContainers": before, "containers": [container("a", 1), container("b", 2)]}).spec.gpus == gpus
 
 
-def test_the_container_of_the_job_is_not_one_that_a_mesh_puts_before_it() -> None:
+def test_containers_and_nodes() -> None:
+    # the container of the job is not one that a mesh puts before it
     spec = {"containers": [container("istio-proxy"), container("job")]}
     ends = [
         {"name": name, "state": {"terminated": {"exitCode": code}}} for name, code in (("istio-proxy", 0), ("job", 3))
@@ -52,16 +53,7 @@ def test_the_container_of_the_job_is_not_one_that_a_mesh_puts_before_it() -> Non
     theirs = {"containers": [container("proxy"), container("main")]}
     assert pod_of(theirs).main.name == "proxy"
     assert pod_of(theirs, default="main").main.name == "main"
-
-
-def node_of(capacity: dict[str, str], **labels: str) -> KubeNode:
-    item = {"metadata": {"name": "gpu1", "labels": labels}, "status": {"capacity": capacity, "allocatable": capacity}}
-    found = Reader(KubeNode).read(json.dumps(item).encode())
-    assert found is not None
-    return found
-
-
-def test_instances_and_shares_of_gpus_are_shown_beside_whole_ones() -> None:
+    # instances and shares of GPUs are shown beside whole ones
     capacity = {"nvidia.com/gpu": "1", "nvidia.com/gpu.shared": "2", "nvidia.com/mig-1g.10gb": "2", "cpu": "8"}
     node = node_of(capacity, **{"nvidia.com/gpu.memory": "81920", "nvidia.com/mig-1g.10gb.memory": "9728"})
     limits = {"nvidia.com/mig-1g.10gb": "1", "nvidia.com/gpu.shared": "1", "nvidia.com/gpu": "0", "memory": "1Gi"}
@@ -84,9 +76,7 @@ def test_instances_and_shares_of_gpus_are_shown_beside_whole_ones() -> None:
     assert shown.gpus[1].why == f"1 of 2 shares of GPUs {who}"
     assert shown.gpus[3].why == f"1 of 2 instances 1g.10gb {who}"
     assert [(view.gpu.memory_total or 0) // 1024**3 for view in (shown.gpus[0], shown.gpus[3])] == [80, 9]
-
-
-def test_a_job_tells_that_its_pod_was_taken_away_once_that_is_gone() -> None:
+    # a job tells that its pod was taken away once that is gone
     words = "Pod lab/train-x has condition DisruptionTarget matching FailJob rule at index 0"
     failed = {"type": "Failed", "status": "True", "reason": "PodFailurePolicy", "message": words}
     item = {"metadata": {"name": "train"}, "status": {"conditions": [failed]}}
@@ -94,6 +84,13 @@ def test_a_job_tells_that_its_pod_was_taken_away_once_that_is_gone() -> None:
     assert job is not None
     told = f"its pod was preempted, evicted or removed with its node: {words} (PodFailurePolicy)"
     assert cause_of(job, None) == Cause(CauseCode.CONTAINER_LOST, told)
+
+
+def node_of(capacity: dict[str, str], **labels: str) -> KubeNode:
+    item = {"metadata": {"name": "gpu1", "labels": labels}, "status": {"capacity": capacity, "allocatable": capacity}}
+    found = Reader(KubeNode).read(json.dumps(item).encode())
+    assert found is not None
+    return found
 
 
 @cases(

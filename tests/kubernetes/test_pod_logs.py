@@ -98,26 +98,24 @@ def test_a_pod_that_has_not_started_is_waited_for(serve: Serve) -> None:
     assert server.asked[-1].endswith("timestamps=true&follow=true")
 
 
-def test_a_job_gets_a_pod_while_it_is_followed(serve: Serve) -> None:
+def test_ends_of_followed_output(serve: Serve) -> None:
+    # a job gets a pod while it is followed
     assert list(PodLog(serve((200, LINES)).api(), None, None, lambda: POD)) == [ONE, TWO]
-
-
-def test_a_job_that_ends_without_a_pod_has_no_lines(serve: Serve) -> None:
+    # a job that ends without a pod has no lines
     server = serve()
     assert list(PodLog(server.api(), None, None, lambda: None)) == []
     assert server.asked == []
-
-
-def test_a_pod_that_goes_before_it_started_ends_the_output(serve: Serve) -> None:
+    # a pod that goes before it started ends the output
     assert list(PodLog(serve(refusal(400)).api(), POD, None, lambda: None)) == []
-
-
-def test_a_closed_log_asks_nothing(serve: Serve) -> None:
+    # a closed log asks nothing
     server = serve((200, LINES))
     log = PodLog(server.api(), POD, None, lambda: POD)
     log.close()
     assert list(log) == []
     assert server.asked == []
+    # a server that is away is told
+    with pytest.raises(ClusterUnavailableError):
+        list(PodLog(serve().api(), POD, None, lambda: POD))
 
 
 def test_a_log_that_is_closed_while_its_node_is_asked_ends(serve: Serve) -> None:
@@ -129,12 +127,7 @@ def test_a_log_that_is_closed_while_its_node_is_asked_ends(serve: Serve) -> None
     assert set(log) <= {ONE, TWO}  # what has come already may be shown
 
 
-def test_a_server_that_is_away_is_told(serve: Serve) -> None:
-    with pytest.raises(ClusterUnavailableError):
-        list(PodLog(serve().api(), POD, None, lambda: POD))
-
-
-@pytest.mark.parametrize("answer", [refusal(404), (200, b"unable to retrieve container logs\n")])
+@cases("answer", [refusal(404), (200, b"unable to retrieve container logs\n")])
 def test_an_earlier_copy_stays_if_the_node_has_no_output(tmp_path: Path, serve: Serve, answer: Answer) -> None:
     keeper = LogKeeper(tmp_path / "logs")
     api = serve(answer, (200, LINES), answer).api()

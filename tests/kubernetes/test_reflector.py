@@ -53,19 +53,16 @@ def versions(copy: Reflector[KubePod]) -> dict[str, str]:
     return {uid: pod.metadata.resource_version for uid, pod in copy.items().items()}
 
 
-def test_pages_are_put_together(serve: Serve) -> None:
+def test_lists_of_objects(serve: Serve) -> None:
+    # pages are put together
     server = serve(page(item("a"), more="next"), page(item("b")))
     assert set(versions(listed(server))) == {"a", "b"}
     assert server.asked == [f"{PATH}?limit=250", f"{PATH}?limit=250&continue=next"]
-
-
-def test_pages_that_became_too_old_are_asked_for_at_once(serve: Serve) -> None:
+    # pages that became too old are asked for at once
     server = serve(page(item("a"), more="next"), (410, b"{}"), page(item("a"), item("b")))
     assert set(versions(listed(server))) == {"a", "b"}
     assert server.asked[-1] == PATH
-
-
-def test_a_list_that_is_refused_says_so(serve: Serve) -> None:
+    # a list that is refused says so
     with pytest.raises(ApiRefusedError, match="access denied"):
         listed(serve((403, b"{}")))
     gateway = b'{"status": 403, "code": "Forbidden", "details": "none", "message": "log in at the gateway"}'
@@ -73,20 +70,16 @@ def test_a_list_that_is_refused_says_so(serve: Serve) -> None:
         listed(serve((403, gateway)))
     with pytest.raises(ClusterUnavailableError, match="is no API server of Kubernetes"):
         listed(serve((200, b"<html>")))
-
-
-def test_an_object_that_cannot_be_read_is_left_out(serve: Serve) -> None:
+    # an object that cannot be read is left out
     assert set(versions(listed(serve(page({"metadata": 5}, item("a")))))) == {"a"}
-
-
-def test_objects_that_a_later_list_lacks_are_gone(serve: Serve) -> None:
+    # objects that a later list lacks are gone
     gone: list[str] = []
     copy = listed(serve(page(item("a"), item("b")), page(item("b"))), gone)
     copy.list()
     assert (set(versions(copy)), gone) == ({"b"}, ["a"])
 
 
-@pytest.mark.parametrize(
+@cases(
     ("known", "answered", "kept"),
     [
         ("5", "6", "6"),

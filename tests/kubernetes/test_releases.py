@@ -19,7 +19,7 @@ from tests.kubernetes.conftest import MakeHarness
 from tests.kubernetes.waiting import until
 
 
-@pytest.mark.parametrize("release", ["v1.20.2", "v1.21.14", "v1.24.17", "v1.31.2", "v1.37.0+k3s1"])
+@cases("release", ["v1.20.2", "v1.21.14", "v1.24.17", "v1.31.2", "v1.37.0+k3s1"])
 def test_a_job_runs_and_ends_on_every_release(make: MakeHarness, release: str) -> None:
     harness = make(release)
     [job_id] = harness.kube.submit([Submission(spec(1))], "k1")

@@ -22,7 +22,8 @@ from tests.kubernetes.harness import SETTINGS, KubernetesHarness
 from tests.kubernetes.waiting import until
 
 
-def test_the_rights_of_the_manifest_are_enough(harness: KubernetesHarness) -> None:
+def test_rights_of_users(harness: KubernetesHarness) -> None:
+    # the rights of the manifest are enough
     ann = harness.as_user("ann", is_operator=True)
     assert ann.faults() == ()
     first, second = ann.submit([Submission(spec(1)), Submission(spec(), held=True)], "k1")
@@ -32,14 +33,38 @@ def test_the_rights_of_the_manifest_are_enough(harness: KubernetesHarness) -> No
     ann.act(DrainGpus(("gpu1",), "x"))
     ann.act(ResumeGpus(("gpu1",)))
     assert set(ann.act(Cancel((first, second)))) == {first, second}
-
-
-def test_a_user_is_no_operator(harness: KubernetesHarness) -> None:
-    ann = harness.as_user("ann")
-    assert not ann.faults()
-    assert len(ann.snapshot().nodes) == 3
+    # a user is no operator
+    ben = harness.as_user("ben")
+    assert not ben.faults()
+    assert len(ben.snapshot().nodes) == 3
     with pytest.raises(CapabilityError, match="patch nodes"):
-        ann.act(DrainGpus(("gpu1",), "x"))
+        ben.act(DrainGpus(("gpu1",), "x"))
+    # capabilities follow rights
+    cat = harness.as_user("cat", is_operator=True)
+    harness.fake.access.revoke("", "pods/log", "get")
+    harness.fake.access.revoke("batch", "jobs", "patch")
+    cat.snapshot()
+    lacking = {each for each in (Capability.HOLD, Capability.LIVE_LOG, Capability.DRAIN_NODE) if not cat.caps.has(each)}
+    assert lacking == {Capability.HOLD, Capability.LIVE_LOG}
+    # whoever may see one namespace sees her jobs alone
+    harness.open(namespace="other", user="bob").submit([Submission(spec())], "k0")
+    dan = harness.as_user("dan", is_wide=False)
+    [job_id] = dan.submit([Submission(spec())], "k2")
+    snapshot = dan.snapshot()
+    assert ([job.id for job in snapshot.jobs], snapshot.nodes) == ([job_id], ())
+    # whoever may not list jobs is told so
+    eve = harness.open(harness.fake.access.add_user("eve"), "eve")
+    with pytest.raises(ClusterRefusedError, match="access denied"):
+        eve.snapshot()
+    assert any(fault.stops_jobs for fault in eve.faults())
+    # a token that is not known is told
+    with pytest.raises(ClusterRefusedError, match="does not know this user"):
+        harness.open("stale").snapshot()
+    # a service account is bound by its namespace
+    documents = list(rbac("lab", RbacSubject("ServiceAccount", "gputui", "tools"), is_wide=False))
+    assert [document["kind"] for document in documents] == ["Role", "RoleBinding"]
+    assert documents[1]["subjects"] == [{"kind": "ServiceAccount", "name": "gputui", "namespace": "tools"}]
+    assert not any("*" in rule["verbs"] + rule["resources"] for rule in documents[0]["rules"])
 
 
 @cases("call", [each for each in CALLS if not each.is_operators])
@@ -59,42 +84,6 @@ def test_doctor_names_each_right_that_is_missing(make: MakeHarness, call: object
     assert any(fault.stops_jobs for fault in found) == any(
         each.is_needed for each in CALLS if each.lost in {fault.why for fault in found}
     )
-
-
-def test_capabilities_follow_rights(harness: KubernetesHarness) -> None:
-    ann = harness.as_user("ann", is_operator=True)
-    harness.fake.access.revoke("", "pods/log", "get")
-    harness.fake.access.revoke("batch", "jobs", "patch")
-    ann.snapshot()
-    lacking = {each for each in (Capability.HOLD, Capability.LIVE_LOG, Capability.DRAIN_NODE) if not ann.caps.has(each)}
-    assert lacking == {Capability.HOLD, Capability.LIVE_LOG}
-
-
-def test_whoever_may_see_one_namespace_sees_her_jobs_alone(harness: KubernetesHarness) -> None:
-    harness.open(namespace="other", user="bob").submit([Submission(spec())], "k0")
-    ann = harness.as_user("ann", is_wide=False)
-    [job_id] = ann.submit([Submission(spec())], "k1")
-    snapshot = ann.snapshot()
-    assert ([job.id for job in snapshot.jobs], snapshot.nodes) == ([job_id], ())
-
-
-def test_whoever_may_not_list_jobs_is_told_so(harness: KubernetesHarness) -> None:
-    eve = harness.open(harness.fake.access.add_user("eve"), "eve")
-    with pytest.raises(ClusterRefusedError, match="access denied"):
-        eve.snapshot()
-    assert any(fault.stops_jobs for fault in eve.faults())
-
-
-def test_a_token_that_is_not_known_is_told(harness: KubernetesHarness) -> None:
-    with pytest.raises(ClusterRefusedError, match="does not know this user"):
-        harness.open("stale").snapshot()
-
-
-def test_a_service_account_is_bound_by_its_namespace() -> None:
-    documents = list(rbac("lab", RbacSubject("ServiceAccount", "gputui", "tools"), is_wide=False))
-    assert [document["kind"] for document in documents] == ["Role", "RoleBinding"]
-    assert documents[1]["subjects"] == [{"kind": "ServiceAccount", "name": "gputui", "namespace": "tools"}]
-    assert not any("*" in rule["verbs"] + rule["resources"] for rule in documents[0]["rules"])
 
 
 def test_missing_rights_are_asked_for_again_soon(harness: KubernetesHarness, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def opened(made: Certificates, fake: FakeKubernetes, user: dict[str, Any] | None
     return connect(None, {"KUBECONFIG": str(config(made, fake, user or {"token": ADMIN}, **cluster))}, 10.0)
 
 
-@pytest.mark.parametrize(
+@cases(
     "cluster",
     [
         {},

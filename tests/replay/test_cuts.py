@@ -20,15 +20,14 @@ def shape(job: TraceJob) -> tuple[float, int, str]:
     return (job.duration, job.gpus, job.tenant)
 
 
-def test_bursts_are_a_tenants_jobs_without_a_gap() -> None:
+def test_cuts_of_a_trace() -> None:
+    # bursts are a tenants jobs without a gap
     moments = [("a", 0.0), ("b", 10.0), ("a", GAP - 1), ("a", 2 * GAP - 1), ("b", 20.0 + GAP)]
     found = sorted(
         [job.submit for job in burst] for burst in bursts(TraceJob(0, at, 60, 1, who) for who, at in moments)
     )
     assert found == [[0.0, GAP - 1], [10.0], [20.0 + GAP], [2 * GAP - 1]]
-
-
-def test_a_cut_keeps_to_its_window_widths_times_and_demand() -> None:
+    # a cut keeps to its window widths times and demand
     jobs = cut(trace(), 8, 1, 0)
     assert jobs == cut(trace(), 8, 1, 0)
     assert jobs[0].submit == 0
@@ -40,16 +39,12 @@ def test_a_cut_keeps_to_its_window_widths_times_and_demand() -> None:
         work[job.tenant] += int(job.duration * job.gpus)
     assert max(work.values()) <= LARGEST_PART * DEMAND * 8 * WINDOW
     assert 0.5 < work.total() / (DEMAND * 8 * WINDOW) <= 1 + LARGEST_PART
-
-
-def test_the_two_cuts_of_a_window_share_no_burst() -> None:
+    # the two cuts of a window share no burst
     told_apart = [replace(job, duration=1000.0 + job.number) for job in trace()]
     one, other = ({job.duration for job in cut(told_apart, 8, 1, half)} for half in (0, 1))
     assert min(len(one), len(other)) > 100
     assert not one & other
-
-
-def test_each_salt_gives_another_cut() -> None:
+    # each salt gives another cut
     assert cut(trace(), 8, 1, 0, "one") == cut(trace(), 8, 1, 0, "one")
     told_apart = [replace(job, duration=1000.0 + job.number) for job in trace()]
     found = [{job.duration for job in cut(told_apart, 8, 1, 0, salt)} for salt in ("", "one", "two")]

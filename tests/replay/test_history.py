@@ -40,7 +40,8 @@ def found(*jobs: Job) -> trace.JobHistory:
     return made
 
 
-def test_a_replayed_job_keeps_times_width_tenant_limit_and_priority() -> None:
+def test_times_and_limits_of_replayed_jobs() -> None:
+    # a replayed job keeps times width tenant limit and priority
     limited = ended(
         2, attempt(1, 50, 150, 0, 1), submitted=40, tenant="bob", time_limit=timedelta(hours=2), priority=80
     )
@@ -55,9 +56,7 @@ def test_a_replayed_job_keeps_times_width_tenant_limit_and_priority() -> None:
     assert (own.since, own.until) == (NOW + timedelta(seconds=5), NOW + timedelta(seconds=150))
     assert figures(own.as_it_was(own.jobs), 4).wait_mean == 7.5
     assert own.as_it_was(prepare(own.jobs, Site(4), limits="none"))[0].job.limit == 72 * HOUR
-
-
-def test_limits_of_users_stay_and_missing_ones_are_generated() -> None:
+    # limits of users stay and missing ones are generated
     own = found(
         ended(1, attempt(1, 0, 600, 0), time_limit=timedelta(hours=2)), ended(2, attempt(1, 0, 600, 0)), ended(3)
     )
@@ -65,14 +64,13 @@ def test_limits_of_users_stay_and_missing_ones_are_generated() -> None:
     assert [each.limit for each in prepare(own.jobs, Site(8), limits="exact")] == [2 * HOUR, 600]
 
 
-def test_retries_count_with_all_the_time_they_held_gpus() -> None:
+def test_attempts_of_replayed_jobs() -> None:
+    # retries count with all the time they held GPUs
     retried = ended(1, attempt(1, 10, 20, 0), attempt(2, 100, 130, 0, 1), state=JobState.FAILED)
     [each] = found(retried).jobs
     assert (each.gpus, each.duration) == (2, 35)
     assert found(retried).failed == 1
-
-
-def test_preempted_runs_are_lost_and_not_part_of_the_job() -> None:
+    # preempted runs are lost and not part of the job
     cause = Cause(CauseCode.PREEMPTED, "preempted")
     first = replace(attempt(1, 10, 40, 0, 1), cause=cause)
     own = found(ended(1, first, attempt(2, 100, 150, 0, 1), preemptible=True))
@@ -83,15 +81,14 @@ def test_preempted_runs_are_lost_and_not_part_of_the_job() -> None:
     assert (never.jobs[0].duration, never.as_it_was(never.jobs)[0].preemptions) == (30, 0)
 
 
-def test_names_and_images_are_kept_for_predictions() -> None:
+def test_limits_that_are_planned() -> None:
+    # names and images are kept for predictions
     own = found(
         ended(1, attempt(1, 0, 5, 0), name="train"),
         ended(2, attempt(1, 0, 5, 1), name="", image="busybox", state=JobState.FAILED),
     )
     assert [(each.name, each.ended_well) for each in own.jobs] == [("train", True), ("busybox", False)]
-
-
-def test_without_a_limit_a_job_is_planned_as_the_longest_allowed_however_long_others_ran() -> None:
+    # without a limit a job is planned as the longest allowed however long others ran
     own = found(ended(1, attempt(1, 0, 5, 0)), ended(2, attempt(1, 0, 400 * HOUR, 1)))
     ready = prepare(own.jobs, Site(8), limits="none", max_time=400 * HOUR, unlimited=72 * HOUR)
     assert [(each.limit, each.is_limited, each.duration) for each in ready] == [
@@ -100,24 +97,21 @@ def test_without_a_limit_a_job_is_planned_as_the_longest_allowed_however_long_ot
     ]
 
 
-def test_jobs_without_gpus_or_still_running_are_left_out() -> None:
+def test_which_jobs_are_replayed() -> None:
+    # jobs without GPUs or still running are left out
     cancelled = ended(2, state=JobState.CANCELLED)
     on_the_cpu = ended(3, attempt(1, 0, 5))
     still_runs = job(4, gpus=1).evolve(state=JobState.RUNNING, attempts=(replace(attempt(1, 0, 1, 5), ended_at=None),))
     own = found(ended(1, attempt(1, 0, 5, 0)), cancelled, on_the_cpu, still_runs)
     assert (len(own.jobs), own.left_out, own.gpus) == (1, 2, 1)
     assert trace.job_history([cancelled, still_runs]) is None
-
-
-def test_a_job_is_submitted_when_it_became_eligible() -> None:
+    # a job is submitted when it became eligible
     first = ended(1, attempt(1, 0, 100, 0))
     second = ended(2, attempt(1, 130, 140, 0), after=(1,))
     third = ended(3, attempt(1, 70, 80, 1), begin_at=NOW + timedelta(seconds=60))
     odd = ended(4, attempt(1, 20, 30, 1), begin_at=NOW + timedelta(seconds=500))
     assert [each.submit for each in found(first, second, third, odd).jobs] == [0, 20, 60, 100]
-
-
-def test_sharing_jobs_are_reported() -> None:
+    # sharing jobs are reported
     sharer = ended(1, attempt(1, 0, 5, 0)).evolve()
     shares = replace(sharer, spec=replace(sharer.spec, gpus=GpuRequest(1, 1, memory=2**30, share=True)))
     assert found(shares).shared == 1

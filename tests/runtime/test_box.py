@@ -29,7 +29,8 @@ def body(box: Box | None = BOX, facts: EngineFacts = FACTS, **options: Any) -> d
     return create_request(launch, facts, RuntimeSettings()).body
 
 
-def test_a_box_has_the_submitters_account_and_no_capability() -> None:
+def test_boxes_of_containers() -> None:
+    # a box has the submitters account and no capability
     made = body(cap_drop=("NET_RAW",), security_opt=("no-new-privileges:false",))
     host = made["HostConfig"]
     assert made["User"] == f"{UID}:{UID}"
@@ -37,17 +38,13 @@ def test_a_box_has_the_submitters_account_and_no_capability() -> None:
     assert host["SecurityOpt"] == ["no-new-privileges"]
     assert host["Privileged"] is False
     assert (host["IpcMode"], host["CgroupnsMode"]) == ("private", "private")
-
-
-def test_a_box_has_limits_and_a_job_may_ask_for_less() -> None:
+    # a box has limits and a job may ask for less
     host = body()["HostConfig"]
     limits = [host[name] for name in ("PidsLimit", "Memory", "NanoCpus", "ShmSize")]
     assert limits == [100, 2**30, 2 * 10**9, 2**20]
     less = body(pids_limit=5, memory=2**25, cpus=0.5, shm_size=2**19)["HostConfig"]
     assert [less[name] for name in ("PidsLimit", "Memory", "NanoCpus", "ShmSize")] == [5, 2**25, 5 * 10**8, 2**19]
-
-
-def test_labels_of_a_job_are_not_its_containers() -> None:
+    # labels of a job are not its containers
     labels = body(labels=(("traefik.enable", "true"), ("user", "root")))["Labels"]
     assert labels.keys() == {"gputui.store", "gputui.job", "gputui.attempt", "gputui.gpus", "gputui.submitter"}
     assert "traefik.enable" in body(None, labels=(("traefik.enable", "true"),))["Labels"]

@@ -18,6 +18,7 @@ from gputui.ports import Runtime
 from gputui.runtime import cgroups
 from gputui.runtime.cgroups import MOUNT, ConsumptionReader, Trees, files_in
 from gputui.runtime.docker.runtime import DockerRuntime
+from tests.cases import cases
 from tests.factories import FakeClock
 from tests.runtime.contract import Harness, seen, shell, until
 from tests.runtime.dockerd import IMAGE, Dockerd
@@ -77,7 +78,7 @@ def tree(tmp_path: Path) -> Tree:
     return Tree(tmp_path)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("group", "own"),
     [
         (f"docker/{ID}", f"docker/{ID}"),
@@ -85,9 +86,9 @@ def tree(tmp_path: Path) -> Tree:
         (f"team.slice/team-a.slice/docker-{ID}.scope", f"team.slice/team-a.slice/docker-{ID}.scope"),
         (f"machine.slice/libpod-{ID}.scope", f"machine.slice/libpod-{ID}.scope/container/init"),
     ],
-    ids=("cgroupfs", "systemd", "cgroup_parent", "podman"),
 )
-def test_a_container_of_either_driver_in_version_2(tree: Tree, group: str, own: str) -> None:
+def test_a_container_of_either_driver_in_version_2(tmp_path: Path, group: str, own: str) -> None:
+    tree = Tree(tmp_path)
     tree.version_2(group)
     tree.belongs(f"0::/{own}")
     assert tree.used == USED

@@ -74,7 +74,7 @@ def callers(jobs: list[Job]) -> Callers:
     return Callers(Settings(access=AccessSettings(users=("*",))), 0, "a" * 12, lambda: jobs, AccountNames(), own)
 
 
-@pytest.mark.parametrize(
+@cases(
     "options",
     [
         (),
@@ -83,7 +83,6 @@ def callers(jobs: list[Job]) -> Callers:
         ("--cgroupns", "host"),
         ("--pid", "host", "--ipc", "host", "--uts", "host", "--cap-add", "SYS_PTRACE"),
     ],
-    ids=["root", "submitter", "pid host", "cgroupns host", "host namespaces"],
 )
 def test_a_container_of_a_job_is_its_submitter(ask: Ask, options: tuple[str, ...]) -> None:
     caller = ask(*options)

@@ -413,22 +413,18 @@ def test_a_failed_hook_is_blamed_on_the_machine(harness: Harness, runtime: Docke
     assert "driver not loaded" in fault.cause.text
 
 
-@pytest.mark.parametrize(
-    ("end", "code", "cause", "notes"),
-    [("$code", 137, CauseCode.OUT_OF_MEMORY, ()), ("0", 0, None, (PART_OUT_OF_MEMORY,))],
-    ids=["itself", "a part of it"],
-)
-def test_a_container_over_its_memory_limit_is_reported(
-    harness: Harness, runtime: DockerRuntime, end: str, code: int, cause: CauseCode | None, notes: tuple[str, ...]
-) -> None:
+def test_a_container_over_its_memory_limit_is_reported(harness: Harness, runtime: DockerRuntime) -> None:
     # containerd watches a container's memory only from a moment after its start, and an engine under load may hear of
     # the end before it hears of the memory: so the shell waits before its child runs, and outlives it
     greedy = "sleep 2; dd if=/dev/zero of=/dev/null bs=100M count=1; code=$?; sleep 2; exit "
-    made = launch(harness, IMAGE, shell(greedy + end), memory=8 * 2**20)
-    created = runtime.create(made)
-    runtime.start(created.id)
-    ended = harness.ended(runtime, created.id)
-    assert (ended.exit_code, ended.cause and ended.cause.code, ended.notes) == (code, cause, notes)
+    made = [launch(harness, IMAGE, shell(greedy + end), memory=8 * 2**20) for end in ("$code", "0")]
+    itself, part = [runtime.create(each).id for each in made]
+    for container_id in (itself, part):
+        runtime.start(container_id)
+    ended = harness.ended(runtime, itself)
+    assert (ended.exit_code, ended.cause and ended.cause.code, ended.notes) == (137, CauseCode.OUT_OF_MEMORY, ())
+    ended = harness.ended(runtime, part)
+    assert (ended.exit_code, ended.cause, ended.notes) == (0, None, (PART_OUT_OF_MEMORY,))
 
 
 def test_a_command_missing_inside_a_shell_is_blamed_on_the_job(harness: Harness, runtime: DockerRuntime) -> None:
@@ -571,7 +567,7 @@ def test_a_log_of_100_000_lines_is_saved(harness: Harness, runtime: DockerRuntim
 ROTATED = {"log_opt": ("max-size=10k", "max-file=3")}
 
 
-@pytest.mark.parametrize(("count", "is_cut"), [(100, False), (3000, True)])
+@cases(("count", "is_cut"), [(100, False), (3000, True)])
 def test_output_that_the_engine_dropped_is_told(
     harness: Harness, runtime: DockerRuntime, tmp_path: Path, count: int, is_cut: bool
 ) -> None:
@@ -595,7 +591,7 @@ def test_a_long_line_stays_one_line(harness: Harness, runtime: DockerRuntime) ->
     assert [len(line) for line in runtime.logs(created.id)] == [100_000, 3]
 
 
-@pytest.mark.parametrize("follow", [False, True])
+@cases("follow", [False, True])
 def test_lines_begin_with_their_time_on_request(harness: Harness, runtime: DockerRuntime, follow: bool) -> None:
     script = "echo a; head -c 40000 /dev/zero | tr '\\0' x; echo; printf 'no end'"
     created = runtime.create(launch(harness, IMAGE, shell(script)))

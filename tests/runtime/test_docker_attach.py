@@ -11,6 +11,7 @@ import pytest
 from gputui.domain.job_spec import Interactive
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.docker.job_exec import DockerExec
+from tests.cases import cases
 from tests.runtime.standin_engine import Handler, StandInEngine
 
 NAME = "attempt"
@@ -31,7 +32,7 @@ def broken_stream(handler: Handler, query: dict[str, str]) -> None:
     handler.break_off()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("state", "code"),
     [
         ({"Status": "created", "Running": False, "ExitCode": 0}, None),

@@ -45,7 +45,7 @@ def encoded(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("image", "settings", "auth"),
     [
         ("busybox", {}, {}),

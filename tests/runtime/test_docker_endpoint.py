@@ -107,7 +107,7 @@ def fill(directory: Path, *names: str) -> None:
         (directory / name).touch()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("variables", "verifies"),
     [
         ({"DOCKER_TLS_VERIFY": "1"}, True),

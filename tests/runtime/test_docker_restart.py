@@ -160,6 +160,7 @@ def answers(runtime: Runtime) -> bool:
     return True
 
 
+@pytest.mark.long
 def test_jobs_that_end_with_a_stopping_engine_are_not_charged(watched: Watched) -> None:
     """A stopping engine waits ten seconds, in which it accepts no new connections."""
     container_id = watched.run("exec sleep 600")

@@ -24,6 +24,7 @@ from gputui.engine.tick.start_protocol import start_attempt
 from gputui.runtime.docker.runtime import DockerRuntime
 from gputui.store import TinyJobStore
 from tests.accounts import accounts
+from tests.cases import cases
 from tests.factories import FakeClock
 from tests.runtime.contract import STORE, Harness, output, shell
 from tests.runtime.dockerd import IMAGE, Dockerd
@@ -161,7 +162,7 @@ def test_a_member_may_choose_only_own_groups(harness: Harness, store: TinyJobSto
     assert set(map(int, lines[2].split())) == {member.gid, member.shared_gid}
 
 
-@pytest.mark.parametrize("options", [{"user": "0"}, {"user": "root"}, {"user": f"{UID}:0"}, {"group_add": ("0",)}])
+@cases("options", [{"user": "0"}, {"user": "root"}, {"user": f"{UID}:0"}, {"group_add": ("0",)}])
 def test_a_member_becomes_no_other_user(harness: Harness, store: TinyJobStore, options: dict[str, Any]) -> None:
     fault = started(harness, store, UID, **options)
     assert isinstance(fault, RuntimeFault)

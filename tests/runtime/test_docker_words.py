@@ -71,9 +71,14 @@ def test_engines_are_warned_about(version: dict[str, Any], info: dict[str, Any],
     assert word in warning
 
 
-def test_an_engine_without_device_requests_is_too_old_for_gpus_as_well() -> None:
+def test_engines_without_and_with_warnings() -> None:
+    # an engine without device requests is too old for GPUs as well
     facts = read_facts(VERSION | {"ApiVersion": "1.39", "Version": "18.09.9"}, INFO)
     assert ["too old" in warning for warning in (*facts.warnings, *facts.gpus.warnings)] == [True, True]
+    # a healthy engine has no warnings
+    facts = read_facts(VERSION, INFO)
+    assert (facts.name, facts.cpus, facts.warnings) == ("Docker 27.5.1", 8, ())
+    assert facts.gpus.warnings == ()
 
 
 @cases(
@@ -99,12 +104,6 @@ def test_an_option_that_an_old_engine_would_ignore_is_refused(changes: dict[str,
     assert body(podman, options=options), "Podman's API version does not tell what it knows"
 
 
-def test_a_healthy_engine_has_no_warnings() -> None:
-    facts = read_facts(VERSION, INFO)
-    assert (facts.name, facts.cpus, facts.warnings) == ("Docker 27.5.1", 8, ())
-    assert facts.gpus.warnings == ()
-
-
 # what is sent
 
 
@@ -113,19 +112,16 @@ def body(facts: EngineFacts, **changes: Any) -> dict[str, Any]:
     return create_request(launch, facts, RuntimeSettings()).body
 
 
-def test_gpus_are_requested_by_cdi() -> None:
+def test_gpus_and_output_of_a_body() -> None:
+    # GPUs are requested by cdi
     made = body(EngineFacts("29", cpus=8, gpu_mode=GpuMode.CDI))
     assert made["HostConfig"]["DeviceRequests"] == [{"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={uuid(0)}"]}]
     assert "NVIDIA_VISIBLE_DEVICES=void" in made["Env"]
-
-
-def test_python_writes_its_output_at_once_unless_the_job_says_otherwise() -> None:
+    # Python writes its output at once unless the job says otherwise
     facts = EngineFacts("28.0", 8)
     assert "PYTHONUNBUFFERED=1" in body(facts)["Env"]
     assert "PYTHONUNBUFFERED=" in body(facts, options=ContainerOptions(env=(("PYTHONUNBUFFERED", ""),)))["Env"]
-
-
-def test_an_engine_that_would_ignore_gpus_is_refused() -> None:
+    # an engine that would ignore GPUs is refused
     with pytest.raises(RuntimeFault) as fault:
         body(EngineFacts("4.9.3", cpus=8, gpu_mode=GpuMode.NONE, is_podman=True))
     assert fault.value.cause.code is CauseCode.GPU_SETUP_FAILED
@@ -213,13 +209,12 @@ def test_messages_of_the_engine_give_causes(text: str, status: int, code: CauseC
     assert cause_of(text, status=status).code is code
 
 
-def test_messages_are_short_and_in_one_line() -> None:
+def test_messages_of_an_engine() -> None:
+    # messages are short and in one line
     cause = cause_of("OCI runtime create failed: runc create failed: it\n broke: unknown" + " x" * 999, status=500)
     assert cause.text.startswith("it broke")
     assert len(cause.text) <= 400
-
-
-def test_messages_of_the_init_process_give_causes() -> None:
+    # messages of the init process give causes
     assert cause_of_init(b"[FATAL tini (7)] exec nope failed: No such file or directory\n") == Cause(
         CauseCode.COMMAND_NOT_FOUND, "the image has no command 'nope'"
     )
@@ -227,6 +222,13 @@ def test_messages_of_the_init_process_give_causes() -> None:
     assert found is not None
     assert (found.code, found.blame) == (CauseCode.COMMAND_NOT_EXECUTABLE, Blame.SPEC)
     assert cause_of_init(b"sh: nope: not found\n") is None
+    # an error of the engine is the cause
+    error = 'failed to create task: error running hook #0: nvidia-container-cli: driver error: "x"'
+    record = container_record(inspected({"ExitCode": 128, "Error": error}))
+    assert record is not None
+    assert record.cause is not None
+    assert record.cause.code is CauseCode.GPU_SETUP_FAILED
+    assert (record.job_id, record.attempt, record.gpus) == (7, 2, (uuid(0),))
 
 
 @cases(
@@ -265,15 +267,6 @@ def test_times_of_the_engine_are_read(text: str | None, time: datetime | None) -
 def inspected(state: dict[str, Any], **labels: str) -> dict[str, Any]:
     ours = {"gputui.job": "7", "gputui.attempt": "2", "gputui.gpus": uuid(0)} | labels
     return {"Id": "c", "Config": {"Labels": ours}, "State": {"Status": "exited", "ExitCode": 0} | state}
-
-
-def test_an_error_of_the_engine_is_the_cause() -> None:
-    error = 'failed to create task: error running hook #0: nvidia-container-cli: driver error: "x"'
-    record = container_record(inspected({"ExitCode": 128, "Error": error}))
-    assert record is not None
-    assert record.cause is not None
-    assert record.cause.code is CauseCode.GPU_SETUP_FAILED
-    assert (record.job_id, record.attempt, record.gpus) == (7, 2, (uuid(0),))
 
 
 @cases("label", ["", "x", "-"])
@@ -341,15 +334,14 @@ def test_ends_during_an_outage_are_judged(record: ContainerRecord, lost: bool) -
     assert (cause.code is CauseCode.CONTAINER_LOST) is lost
 
 
-def test_an_engine_that_hung_and_answers_again_was_not_restarted() -> None:
+def test_outages_of_an_engine() -> None:
+    # an engine that hung and answers again was not restarted
     outages = Outages()
     outages.silent(NOW + timedelta(seconds=10))
     assert outages.judge(ended(137, 15), None).cause == ended(137, 15).cause, "the call that is answered first judges"
     outages.back(NOW + timedelta(seconds=20))
     assert outages.judge(ended(137, 15), None).cause == ended(137, 15).cause
-
-
-def test_an_outage_begins_when_the_engine_hangs() -> None:
+    # an outage begins when the engine hangs
     outages = Outages()
     outages.silent(NOW + timedelta(seconds=10))
     outages.silent(NOW + timedelta(seconds=13))
@@ -358,6 +350,11 @@ def test_an_outage_begins_when_the_engine_hangs() -> None:
     cause = outages.judge(ended(137, 12), None).cause
     assert cause is not None
     assert cause.code is CauseCode.CONTAINER_LOST
+    # ends by a reboot are recognised
+    judged = Outages().judge(ended(255, 15, CauseCode.NON_ZERO_EXIT), NOW + timedelta(seconds=14))
+    assert judged.cause is not None
+    assert judged.cause.code is CauseCode.CONTAINER_LOST
+    assert "machine" in judged.cause.text
 
 
 class Ended:
@@ -434,13 +431,6 @@ def test_an_end_is_not_judged_while_the_engine_stops() -> None:
     assert judged.cause.code is CauseCode.CONTAINER_LOST
     going.append(RuntimeUnavailableError("nobody listens"))
     assert survey.containers(client) == (judged,), "it was judged once"
-
-
-def test_ends_by_a_reboot_are_recognised() -> None:
-    judged = Outages().judge(ended(255, 15, CauseCode.NON_ZERO_EXIT), NOW + timedelta(seconds=14))
-    assert judged.cause is not None
-    assert judged.cause.code is CauseCode.CONTAINER_LOST
-    assert "machine" in judged.cause.text
 
 
 # output

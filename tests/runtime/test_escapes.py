@@ -35,6 +35,7 @@ from gputui.engine.actions.permissions import UserPermissions
 from gputui.engine.tick.start_protocol import start_attempt
 from gputui.ports import Channel
 from gputui.runtime.docker.job_exec import DockerExec
+from tests.cases import cases
 from tests.factories import FakeClock
 from tests.lane import in_its_lane
 from tests.runtime.contract import output, shell
@@ -92,12 +93,12 @@ def test_each_escape_works_for_an_operator(site: Site) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("escape", OF_OPTIONS, ids=lambda each: each.name)
+@cases("escape", OF_OPTIONS)
 def test_no_option_gives_more_than_the_account_has(site: Site, escape: Escape) -> None:
     assert not (wrong := tried(site, escape)), wrong
 
 
-@pytest.mark.parametrize("escape", OF_USERS, ids=lambda each: each.name)
+@cases("escape", OF_USERS)
 def test_nobody_becomes_another_user(site: Site, escape: Escape) -> None:
     assert not (wrong := tried(site, escape)), wrong
 
@@ -156,7 +157,7 @@ def of_homes_only(site: Site) -> Settings:
 
 
 @pytest.mark.needs("readers")
-@pytest.mark.parametrize("starts", [12, in_its_lane(1000, is_long=True)])
+@pytest.mark.parametrize("starts", [5, in_its_lane(1000, is_long=True)])
 def test_a_link_that_is_swapped_while_a_job_starts_shows_nothing_of_others(site: Site, starts: int) -> None:
     spec, seen = job("ls /r", volumes=(f"{site.home}/x:/r",)), list[str]()
     with swapping(site):
@@ -390,7 +391,7 @@ def test_a_host_job_is_its_submitters_process(hosts: Hosts) -> None:
     assert told.split() == [str(alice.pw_uid), str(alice.pw_gid), str(alice.pw_gid)]
 
 
-@pytest.mark.parametrize(
+@cases(
     "options",
     [
         {"user": "root"},

@@ -104,9 +104,17 @@ def test_a_job_has_the_umask_and_the_limits_of_its_submitter(tmp_path: Path) -> 
     assert told == ["0027", str(hard), "5000", "unlimited" if cpu == -1 else str(cpu), "3", "4096"]
 
 
-def test_labels_and_an_unlimited_ulimit_are_accepted() -> None:
+def test_what_a_plan_takes() -> None:
+    # labels and an unlimited ulimit are accepted
     plan = plan_of(launch("true", labels=(("a", "b"),), ulimits=("memlock=-1",)), log_limit=1)
     assert b"rlimit=8:-1:-1\0" in plan
+    # GPUs are named by UUID
+    env = env_of(launch("true", gpus=(uuid(3), uuid(1))))
+    assert env["CUDA_VISIBLE_DEVICES"] == env["NVIDIA_VISIBLE_DEVICES"] == f"{uuid(3)},{uuid(1)}"
+    assert env["GPUTUI_GPUS"] == "2"
+    # naming the own account changes nothing
+    assert not account_of(None, None).is_other
+    assert not account_of(f"{os.geteuid()}:{os.getegid()}", None).is_other
 
 
 def test_a_job_gets_its_account_and_the_passed_variables_only(
@@ -134,12 +142,6 @@ def test_a_job_gets_its_account_and_the_passed_variables_only(
     assert env_of(launch("true"))["PATH"] == "/usr/local/bin:/usr/bin:/bin"
 
 
-def test_gpus_are_named_by_uuid() -> None:
-    env = env_of(launch("true", gpus=(uuid(3), uuid(1))))
-    assert env["CUDA_VISIBLE_DEVICES"] == env["NVIDIA_VISIBLE_DEVICES"] == f"{uuid(3)},{uuid(1)}"
-    assert env["GPUTUI_GPUS"] == "2"
-
-
 @cases(("user", "run_as"), [("0:0", None), (None, 0), (None, 1234), ("nobody", None)])
 def test_only_root_runs_jobs_as_others(user: str | None, run_as: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
@@ -148,11 +150,6 @@ def test_only_root_runs_jobs_as_others(user: str | None, run_as: int | None, mon
         account_of(user, run_as)
     assert fault.value.cause.code is CauseCode.BAD_SPEC
     assert "root" in fault.value.cause.text
-
-
-def test_naming_the_own_account_changes_nothing() -> None:
-    assert not account_of(None, None).is_other
-    assert not account_of(f"{os.geteuid()}:{os.getegid()}", None).is_other
 
 
 @pytest.mark.needs("root")

@@ -156,7 +156,7 @@ def test_attempts_are_not_found_through_a_link(harness: Harness, root: Path) -> 
 
 
 @as_root
-@pytest.mark.parametrize("plant", ["link", "fifo", "numbers"])
+@cases("plant", ["link", "fifo", "numbers"])
 def test_planted_files_hide_no_other_attempt(harness: Harness, root: Path, plant: str) -> None:
     runtime = harness.open()
     created = runtime.create(harness.launch(SLEEP))

@@ -158,7 +158,7 @@ def test_ssh_has_no_terminal_and_asks_nothing(url: str, connect: Connect) -> Non
     assert b"-p" not in words
 
 
-@pytest.mark.parametrize(
+@cases(
     ("host", "what", "hint"),
     [
         ("nowhere", "Could not resolve hostname", "HostName in ~/.ssh/config"),

@@ -140,7 +140,8 @@ def test_every_option_has_a_rule_or_is_closed() -> None:
     assert open_ones - pairs == FREE - pairs
 
 
-def test_a_site_lifts_some_rules_and_none_that_gives_root() -> None:
+def test_rules_that_a_site_lifts_and_adds() -> None:
+    # a site lifts some rules and none that gives root
     everything = dict.fromkeys(ContainerOptions.__struct_fields__, True) | {"docker_socket": True, "ulimit": True}
     of = AdmissionRules(1001, "alice", CAPPED, AllowSettings(everything))
     open_ones = {
@@ -154,13 +155,11 @@ def test_a_site_lifts_some_rules_and_none_that_gives_root() -> None:
     assert refused(of=of, network="container:x") == ["--network"]
     assert refused(of=of, network="name=container:x") == ["--network"]
     assert refused(of=of, ipc="container:x") == ["--ipc"]
+    # a site forbids an option to all
+    assert refused(of=rules(publish=False), publish=("8888",)) == ["--publish"]
 
 
 _FIELDS = {"ulimit": "ulimits"}
-
-
-def test_a_site_forbids_an_option_to_all() -> None:
-    assert refused(of=rules(publish=False), publish=("8888",)) == ["--publish"]
 
 
 @cases(
@@ -210,35 +209,31 @@ def test_images_are_listed_by_patterns(pattern: str, image: str, may: bool) -> N
     assert box(JobSpec(image=image, command=()), rules(AdmissionSettings(root_images=(pattern,)))).is_image_user is may
 
 
-def test_any_image_may_be_named_where_none_are_listed() -> None:
+def test_rules_of_images_hosts_and_boxes() -> None:
+    # any image may be named where none are listed
     assert refused("abcdef012345", rules(AdmissionSettings())) == []
 
-
-@cases("image", ["", "../containers/x", "a/../b", "-it", "a b", "a\0b", "debian?x", "déjà"])
-def test_what_is_no_name_of_an_image_is_refused(image: str) -> None:
-    assert refused(image, rules(AdmissionSettings())) == ["image"]
-
-
-def test_gpus_come_without_options_of_the_driver() -> None:
+    # GPUs come without options of the driver
     def told(**gpus: Any) -> list[str]:
         spec = JobSpec(image="debian", command=("true",), gpus=GpuRequest(1, 1, **gpus))
         return [each.option for each in refusals(spec, rules())]
 
     assert told(capabilities=("compute", "utility"), driver="nvidia") == []
     assert told(driver="cdi") == told(driver_options=(("a", "b"),)) == told(capabilities=("all,x",)) == ["--gpus"]
-
-
-def test_host_jobs_are_the_sites_choice() -> None:
+    # host jobs are the sites choice
     assert refused(None, env=(("LD_LIBRARY_PATH", "/opt"), ("NVIDIA_TF32_OVERRIDE", "0"))) == []
     assert refused(None, env=(("A=b", ""),)) == ["--env"]
     assert refused(None, rules(AdmissionSettings(host_jobs=False))) == ["--host"]
     assert refused(None, ulimits=("rtprio=99",)) == ["--ulimit"]
-
-
-def test_the_box_has_the_sites_limits() -> None:
+    # the box has the sites limits
     found = box(JobSpec(image="debian", command=()), rules())
     assert (found.pids, found.memory, found.cpus, found.shm_size) == (100, 8 * GIB, 4.0, GIB)
     assert not found.is_image_user
+
+
+@cases("image", ["", "../containers/x", "a/../b", "-it", "a b", "a\0b", "debian?x", "déjà"])
+def test_what_is_no_name_of_an_image_is_refused(image: str) -> None:
+    assert refused(image, rules(AdmissionSettings())) == ["image"]
 
 
 @cases(

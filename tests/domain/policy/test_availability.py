@@ -55,9 +55,20 @@ def stranger(**changes: Any) -> GpuProcess:
     return GpuProcess(**{**fields, **changes})
 
 
-def test_an_idle_healthy_gpu_with_a_fresh_reading_is_free() -> None:
+def test_only_a_fresh_reading_frees_a_gpu() -> None:
+    # an idle healthy GPU with a fresh reading is free
     view = only(evidence())
     assert (view.state, view.why, view.holders) == (GpuState.FREE, "", ())
+    # a stale reading does not free a GPU
+    late = NOW + SETTINGS.stale_after + timedelta(seconds=1)
+    [view] = gpu_views(evidence(), SETTINGS, late)
+    assert (view.state, view.stale) == (GpuState.UNKNOWN, True)
+    assert "6s old" in view.why
+    # a reading newer than the end of the last job frees it
+    assert only(evidence(freed_at={uuid(0): NOW - timedelta(milliseconds=1)})).state is GpuState.FREE
+    # a process list from before the end of the last job does not free it
+    old = {"processes_at": NOW - timedelta(seconds=2)}
+    assert only(evidence(sample0=old, freed_at={uuid(0): NOW - timedelta(seconds=1)})).state is GpuState.UNKNOWN
 
 
 NOT_FREE = {
@@ -181,37 +192,20 @@ def test_a_job_that_uses_a_gpu_which_it_does_not_hold_is_named_there(memory: int
     assert condition.text == "GPU 0 is used by job 7 train (pid 4711) of bob; it takes no job"
 
 
-def test_a_job_beside_another_one_that_holds_the_gpu_is_named_too() -> None:
+def test_jobs_beside_others_on_a_gpu() -> None:
+    # a job beside another one that holds the GPU is named too
     process = stranger(container_id="c7")
     jobs = (running(7, on=[uuid(1)]), running(8, on=[uuid(0)]))
     view = gpu_views(evidence(gpus=2, sample0={"processes": (process,)}, jobs=jobs), SETTINGS, NOW)[0]
     assert (view.state, view.job_ids, view.trespassers) == (GpuState.ALLOCATED, (8,), (7,))
     assert [holder.name for holder in view.holders] == ["train", "job 7 train"]
-
-
-def test_a_job_on_one_instance_of_a_board_trespasses_on_no_other() -> None:
-    """Drivers list a job's processes for the whole board, and for instances that share its memory."""
+    # a job on one instance of a board trespasses on no other: drivers list a job's processes for the whole board, and
+    # for instances that share its memory.
     parent, parts = gpu(0, mig_enabled=True), [gpu(each, mig_parent=uuid(0)) for each in (1, 2)]
     used: dict[str, Any] = {"processes": (stranger(container_id="c7"),)}
     reading = replace(evidence().reading, gpus=(parent, *parts), samples={uuid(n): sample(n, **used) for n in range(3)})
     views = gpu_views(evidence(reading=reading, jobs=(running(7, on=[uuid(1)]),)), SETTINGS, NOW)
     assert [view.trespassers for view in views] == [(), (), ()]
-
-
-def test_a_stale_reading_does_not_free_a_gpu() -> None:
-    late = NOW + SETTINGS.stale_after + timedelta(seconds=1)
-    [view] = gpu_views(evidence(), SETTINGS, late)
-    assert (view.state, view.stale) == (GpuState.UNKNOWN, True)
-    assert "6s old" in view.why
-
-
-def test_a_reading_newer_than_the_end_of_the_last_job_frees_it() -> None:
-    assert only(evidence(freed_at={uuid(0): NOW - timedelta(milliseconds=1)})).state is GpuState.FREE
-
-
-def test_a_process_list_from_before_the_end_of_the_last_job_does_not_free_it() -> None:
-    old = {"processes_at": NOW - timedelta(seconds=2)}
-    assert only(evidence(sample0=old, freed_at={uuid(0): NOW - timedelta(seconds=1)})).state is GpuState.UNKNOWN
 
 
 def test_a_gpu_cut_into_instances_is_not_free_but_its_instances_are() -> None:
@@ -257,18 +251,15 @@ def test_the_variable_of_a_job_proves_nothing_in_a_process_of_another_user(user:
     assert [holder.kind for holder in only(found).holders] == kinds
 
 
-def test_processes_that_draw_or_are_known_to_be_harmless_do_not_make_it_busy() -> None:
+def test_what_is_shown_of_others_on_a_gpu() -> None:
+    # processes that draw or are known to be harmless do not make it busy
     harmless = (stranger(compute=False), stranger(command="Xorg"))
     assert only(with_sample(processes=harmless)).state is GpuState.FREE
-
-
-def test_the_foreign_container_is_named_on_its_row() -> None:
+    # the foreign container is named on its row
     found = evidence(foreign=(ForeignContainer("c" * 64, "vllm", "bob", (uuid(0),)),))
     [holder] = only(found).holders
     assert (holder.kind, holder.name, holder.user) == ("container", "vllm", "bob")
-
-
-def test_a_gpu_held_by_a_job_is_shown_even_when_the_driver_lists_nothing() -> None:
+    # a GPU held by a job is shown even when the driver lists nothing
     gone = ProbeReading(ProbeStatus(ProbeCode.NO_LIBRARY, "no driver"))
     view = only(evidence(reading=gone, jobs=(running(7, on=[uuid(3)]),)))
     assert (view.state, view.job_id, view.gpu.uuid) == (GpuState.ALLOCATED, 7, uuid(3))

@@ -90,14 +90,14 @@ def test_a_job_without_a_limit_is_planned_as_the_longest_allowed_in_every_class(
     assert Durations(stated, PolicySettings()).seconds(one) == 100 * 3600, "never shorter than a stated limit"
 
 
-def test_a_job_without_a_limit_is_not_backfilled_before_the_start_of_the_head() -> None:
+def test_jobs_without_a_limit() -> None:
+    # a job without a limit is not backfilled before the start of the head
     blocked = [holder(1, 0, 4, hours=5), job(2, gpus=8, topped_at=NOW), job(3, gpus=1, priority=100), job(4, gpus=1)]
     assert starts(planned(blocked)) == {}
     limited = [*blocked[:3], job(4, gpus=1, time_limit=4 * HOUR)]
     assert starts(planned(limited)) == {4: 1}
 
-
-def test_plans_assume_at_most_the_longest_permitted_time() -> None:
+    # plans assume at most the longest permitted time
     def seconds(one: Job, **policy: Any) -> float:
         return Durations([], PolicySettings(**policy), 2 * HOUR).planned_for(one).seconds
 
@@ -137,7 +137,8 @@ def test_a_job_that_outruns_its_prediction_is_expected_later_not_now() -> None:
     assert found.forecast[2] == NOW + timedelta(seconds=60)
 
 
-def test_a_range_waits_for_its_maximum_until_its_patience_ends() -> None:
+def test_ranges_take_their_maximum() -> None:
+    # a range waits for its maximum until its patience ends
     jobs = [holder(1, 0, 2, hours=1), job(2, gpus=(2, 4), age=60)]
     found = planned(jobs, gpus=4, patience=timedelta(minutes=5))
     assert starts(found) == {}
@@ -150,9 +151,7 @@ def test_a_range_waits_for_its_maximum_until_its_patience_ends() -> None:
     assert starts(planned(jobs, gpus=4)) == {2: 2}
     busy = planned([holder(1, 0, 3, hours=1), jobs[1]], gpus=4)
     assert busy.reasons[2].text.startswith("wants 4 GPUs, will take 2; 1 free, 3 held by jobs; expected 13:")
-
-
-def test_a_range_takes_its_maximum_at_once_if_it_is_free() -> None:
+    # a range takes its maximum at once if it is free
     assert starts(planned([job(2, gpus=(2, 4))])) == {2: 4}
 
 
@@ -165,7 +164,8 @@ def test_used_gpu_time_moves_a_tenant_back() -> None:
     assert planned(jobs).order == (1, 2)
 
 
-def test_a_cap_holds_and_its_reason_has_the_numbers() -> None:
+def test_caps_of_tenants() -> None:
+    # a cap holds and its reason has the numbers
     jobs = [holder(1, 0, 2, hours=1), job(2, gpus=3, age=5), job(3, gpus=2), job(4, gpus=1, tenant="bob")]
     capped = (TenantSettings("alice", gpus=4),)
     found = planned(jobs, tenants=capped)
@@ -178,33 +178,28 @@ def test_a_cap_holds_and_its_reason_has_the_numbers() -> None:
     counted = planned(jobs, tenants=(TenantSettings("alice", running=1),))
     assert starts(counted) == {4: 1}
     assert counted.reasons[3].text == "1 job of alice is running; at most 1 may run"
-
-
-def test_a_range_stays_below_its_tenants_cap() -> None:
+    # a range stays below its tenants cap
     assert starts(planned([job(2, gpus=(2, 6))], tenants=(TenantSettings("alice", gpus=3),))) == {2: 3}
 
 
 WINDOW = Window("course", NOW + HOUR, NOW + 5 * HOUR, count=6, tenant="bob")
 
 
-def test_a_window_is_backfilled_up_to_its_start_and_kept_clear_for_its_tenant() -> None:
+def test_windows() -> None:
+    # a window is backfilled up to its start and kept clear for its tenant
     jobs = [job(1, gpus=4, age=9, time_limit=2 * HOUR), job(2, gpus=4, age=8, time_limit=HOUR)]
     found = planned([*jobs, job(3, gpus=2, age=99, time_limit=9 * HOUR)], reservations=(WINDOW,))
     assert starts(found) == {2: 4, 3: 2}
     assert found.reasons[1].code is PendingReason.RESERVATION
     assert found.forecast[1] == NOW + 5 * HOUR
     assert starts(planned([job(1, gpus=8, tenant="bob")], reservations=(WINDOW,))) == {1: 8}
-
-
-def test_the_reason_names_the_window() -> None:
+    # the reason names the window
     jobs = [job(1, gpus=9, age=9), job(2, gpus=4, age=3, time_limit=2 * HOUR)]
     reason = planned(jobs, reservations=(WINDOW,)).reasons[2]
     window = "6 GPUs reserved by course from 13:00 UTC to 17:00 UTC"
     assert reason.code is PendingReason.RESERVATION
     assert reason.text == f"needs 4 GPUs: 8 free; {window}, and it may run until 14:00 UTC; expected 17:00 UTC"
-
-
-def test_a_window_that_begins_when_the_job_would_have_ended_is_not_named() -> None:
+    # a window that begins when the job would have ended is not named
     jobs = [job(1, gpus=9, age=9), job(2, gpus=4, age=3, time_limit=2 * HOUR)]
     follows = replace(WINDOW, name="later", start=NOW + 2 * HOUR, end=NOW + 3 * HOUR, count=1)
     assert "later" not in planned(jobs, reservations=(WINDOW, follows)).reasons[2].text
@@ -229,22 +224,19 @@ def test_a_job_that_waits_because_it_has_no_limit_is_advised_to_set_one() -> Non
     assert text.endswith(because)
 
 
-def test_an_unclaimed_window_is_released_after_its_grace() -> None:
+def test_windows_that_lapse_and_the_standing_rule() -> None:
+    # an unclaimed window is released after its grace
     begun = replace(WINDOW, start=NOW - timedelta(minutes=20))
     wide = job(1, gpus=8)
     assert starts(planned([wide], reservations=(begun,))) == {1: 8}
     assert starts(planned([wide], reservations=(replace(begun, start=NOW - timedelta(minutes=5)),))) == {}
     assert starts(planned([job(1, gpus=1), running(2, on=[uuid(7)], tenant="bob")], reservations=(begun,))) == {1: 1}
     assert starts(planned([job(1, gpus=3), running(2, on=[uuid(7)], tenant="bob")], reservations=(begun,))) == {}
-
-
-def test_a_window_over_named_gpus_leaves_the_others() -> None:
+    # a window over named GPUs leaves the others
     named = replace(WINDOW, count=0, gpus=("0", uuid(1)))
     found = planned([job(1, gpus=6, time_limit=9 * HOUR)], reservations=(named,))
     assert found.starts[0].gpus == tuple(uuid(i) for i in range(2, 8))
-
-
-def test_the_standing_rule_gives_the_next_gpus_to_important_jobs() -> None:
+    # the standing rule gives the next GPUs to important jobs
     jobs = [holder(1, 0, 4, hours=1), job(2, gpus=8, priority=90), job(3, gpus=1, time_limit=HOUR / 2)]
     assert starts(planned(jobs)) == {3: 1}
     found = planned(jobs, standing_priority=80)
@@ -253,21 +245,18 @@ def test_the_standing_rule_gives_the_next_gpus_to_important_jobs() -> None:
     assert "priority 80 and above" in found.reasons[3].text
 
 
-def test_preferred_gpus_go_first_and_spared_ones_only_when_named() -> None:
+def test_choice_of_gpus() -> None:
+    # preferred GPUs go first and spared ones only when named
     assert planned([job(1, gpus=1)], prefer=("5",)).starts[0].gpus == (uuid(5),)
     assert starts(planned([job(1, gpus=8)], left_free=("7",))) == {}
     assert planned([job(1, gpus=7)], left_free=("0",)).starts[0].gpus == tuple(uuid(i) for i in range(1, 8))
-
-
-def test_free_memory_is_taken_from_the_reading() -> None:
+    # free memory is taken from the reading
     rows = [view(0, sample=sample(0, memory_used=GIB // 2)), view(1)]
     picky = job(1, gpus=1)
     wants = replace(picky.spec, gpus=replace(picky.spec.gpus, free_memory=80 * GIB))
     found = plan(of_rows([replace(picky, spec=wants)], rows), Settings(), NOW)
     assert found.starts[0].gpus == (uuid(1),)
-
-
-def test_fragmentation_counts_free_gpus_that_no_waiting_job_can_use() -> None:
+    # fragmentation counts free GPUs that no waiting job can use
     assert planned([job(1, gpus=8, age=9), holder(2, 0, 5, hours=1)]).fragmentation == 3
     assert (
         planned([job(1, gpus=8, age=9), job(3, gpus=1, time_limit=9 * HOUR), holder(2, 0, 5, hours=1)]).fragmentation
@@ -276,13 +265,12 @@ def test_fragmentation_counts_free_gpus_that_no_waiting_job_can_use() -> None:
     assert planned([]).fragmentation == 0
 
 
-def test_an_impossible_job_reserves_no_gpus() -> None:
+def test_impossible_jobs_and_released_gpus() -> None:
+    # an impossible job reserves no GPUs
     rows = [view(0), view(1, GpuState.FOREIGN)]
     found = plan(of_rows([job(1, gpus=2, age=9), job(2, gpus=1)], rows), Settings(), NOW)
     assert starts(found) == {2: 1}
-
-
-def test_released_gpus_are_reserved_before_a_reading_shows_them_free() -> None:
+    # released GPUs are reserved before a reading shows them free
     rows = [view(0), view(1, GpuState.UNKNOWN, why=AWAITED)]
     wide, narrow = job(1, gpus=2, age=9, time_limit=HOUR), job(2, gpus=1, time_limit=HOUR)
     found = plan(of_rows([wide, narrow], rows), Settings(), NOW)
@@ -327,12 +315,11 @@ def test_a_dependent_job_and_one_that_begins_later_are_forecast() -> None:
     assert found.forecast == {2: NOW + HOUR, 3: NOW + 2 * HOUR, 4: NOW + 3 * HOUR}
 
 
-def test_the_standing_rule_stops_no_job_for_an_impossible_one() -> None:
+def test_limits_of_the_standing_rule() -> None:
+    # the standing rule stops no job for an impossible one
     jobs = [job(1, gpus=9, priority=90), job(2, gpus=1)]
     assert starts(planned(jobs, standing_priority=80)) == {2: 1}
-
-
-def test_the_standing_rule_holds_for_a_job_behind_equal_ones() -> None:
+    # the standing rule holds for a job behind equal ones
     jobs = [holder(1, 0, 7, hours=1), job(2, gpus=2, age=900_000), job(3, gpus=2, priority=90), job(4, gpus=1)]
     assert starts(planned(jobs, standing_priority=80)) == {}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from msgspec.structs import replace
 
 from gputui.domain.container import EngineGpus
@@ -22,7 +21,7 @@ def engine(*names: str) -> EngineGpus:
     return EngineGpus("cdi", cdi_devices=tuple(f"{CDI_KIND}={name}" for name in names), is_local=True)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("names", "gpus", "given", "expected"),
     [
         ((uuid(0), uuid(1)), TWO, TWO, (uuid(0), uuid(1))),

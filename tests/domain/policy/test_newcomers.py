@@ -35,19 +35,15 @@ def test_the_first_job_of_a_newcomer_takes_the_next_free_gpu(dump: int, hours: f
     assert wait_of_newcomer(dump, hours, at, PolicySettings()) <= hours
 
 
-def test_without_credit_a_newcomer_waits_for_the_whole_dump() -> None:
+def test_limits_of_the_credit_of_a_newcomer() -> None:
+    # without credit a newcomer waits for the whole dump
     assert wait_of_newcomer(1000, 1.0, 24.0, PolicySettings(newcomer_credit=timedelta(0))) > 50
-
-
-def test_a_tenant_alone_gets_no_credit_and_still_runs_all_jobs() -> None:
+    # a tenant alone gets no credit and still runs all jobs
     one = Ask(1, 1, (EIGHT,))
     hers = [Arrival(n * HOUR, LaneKey("alice", one, 50, 2 * HOUR), Waiting(n * HOUR, 100 * n, 50)) for n in range(1, 4)]
     starts = [run.id for run in played(hers, PolicySettings())]
     assert starts == sorted(starts)
     assert len(starts) == 150
-
-
-def test_a_promoted_dump_goes_before_a_newcomer() -> None:
-    """Starvation behind newcomers is impossible."""
+    # a promoted dump goes before a newcomer: starvation behind newcomers is impossible.
     policy = PolicySettings(promote_after=timedelta(hours=12))
     assert wait_of_newcomer(1000, 1.0, 24.0, policy) > 50

@@ -64,27 +64,22 @@ def test_priority_goes_before_nice_and_promotion_before_both(one: int, other: in
     assert not is_top(level(one, nice))
 
 
-def test_exact_use_of_a_share_gives_a_factor_of_one_half() -> None:
+def test_usage_of_a_tenant() -> None:
+    # exact use of a share gives a factor of one half
     assert usage_ratio(0.3, 0.3) == 1.0
     assert fair_share_factor(usage_ratio(0.3, 0.3)) == 0.5
     assert fair_share_factor(usage_ratio(0.0, 0.3)) == 1.0
     assert fair_share_factor(usage_ratio(0.5, 0.0)) == 0.0
     assert usage_ratios({"a": 300.0, "b": 100.0}, {"a": 3.0}, ["b"]) == {"a": 1.0, "b": 1.0}
-
-
-def test_a_tenant_without_usage_has_a_share_too() -> None:
+    # a tenant without usage has a share too
     assert usage_ratios({"a": 100.0}, {}, ["a", "new"]) == {"a": 2.0, "new": 0.0}
     assert usage_ratios({}, {}, ["a"]) == {"a": 0.0}
-
-
-def test_usage_halves_in_a_half_life() -> None:
+    # usage halves in a half life
     ledger = UsageLedger(WEEK, 0.0)
     ledger.credit("a", 1000.0, at=0.0)
     assert ledger.used(WEEK)["a"] == pytest.approx(500)
     assert ledger.used(3 * WEEK)["a"] == pytest.approx(125)
-
-
-def test_a_running_job_counts_up_to_now() -> None:
+    # a running job counts up to now
     ledger = UsageLedger(WEEK, 0.0)
     ledger.begin("a", 2, at=0.0)
     assert ledger.used(10.0)["a"] == pytest.approx(20, rel=1e-3)

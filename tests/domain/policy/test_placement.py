@@ -21,7 +21,8 @@ def linked(count: int, groups: list[set[int]], kind: str = "NVLINK", numa: int =
 PAIRS = node_layout(linked(8, [{0, 1}, {2, 3}, {4, 5}, {6, 7}], numa=4))
 
 
-def test_only_groups_that_distinguish_gpus_are_found() -> None:
+def test_groups_of_gpus() -> None:
+    # only groups that distinguish GPUs are found
     assert PAIRS.levels == (
         (0b11, 0b1100, 0b110000, 0b11000000),
         (0b1111, 0b11110000),
@@ -30,9 +31,7 @@ def test_only_groups_that_distinguish_gpus_are_found() -> None:
     full_mesh = node_layout(linked(8, [set(range(8))], numa=4))
     assert full_mesh.levels == ((0b1111, 0b11110000),)
     assert node_layout(linked(4, [], numa=8)).levels == ()
-
-
-def test_a_chain_is_not_a_clique() -> None:
+    # a chain is not a clique
     gpus = [
         gpu(0, links=(Link(uuid(1), "NVLINK"),), numa_node=0),
         gpu(1, links=(Link(uuid(0), "NVLINK"), Link(uuid(2), "NVLINK")), numa_node=0),
@@ -41,35 +40,27 @@ def test_a_chain_is_not_a_clique() -> None:
     assert node_layout(gpus).levels[0] == (0b011, 0b100)
 
 
-def test_two_gpus_come_from_one_pair_although_lower_ones_are_free() -> None:
+def test_gpus_are_placed_by_their_links() -> None:
+    # two GPUs come from one pair although lower ones are free
     assert pick(0b00110101, 2, PAIRS.levels) == 0b00110000
-
-
-def test_one_gpu_comes_from_a_broken_pair() -> None:
+    # one GPU comes from a broken pair
     assert pick(0b10000011, 1, PAIRS.levels) == 0b10000000
-
-
-def test_four_gpus_are_whole_pairs_of_one_numa_node_if_possible() -> None:
+    # four GPUs are whole pairs of one NUMA node if possible
     numa = node_layout(linked(8, [], numa=4))
     assert pick(0b11111110, 4, numa.levels) == 0b11110000
     assert pick(0b00111100, 4, PAIRS.levels) == 0b00111100
-
-
-def test_six_gpus_leave_a_pair_whole() -> None:
+    # six GPUs leave a pair whole
     assert pick(0b11111111, 6, PAIRS.levels) == 0b00111111
 
 
-def test_a_wide_job_takes_the_best_fitting_node_and_leaves_free_nodes_whole() -> None:
+def test_gpus_are_placed_on_nodes() -> None:
+    # a wide job takes the best fitting node and leaves free nodes whole
     node = NodeLayout(0xFF)
     assert choose([0xFF, 0b0111, 0b11], Ask(2, 2, (0xFF,) * 3), 2, 2, [node] * 3) == ((2, 0b11),)
     assert choose([0xFF, 0b0111, 0b11], Ask(4, 4, (0xFF,) * 3), 4, 4, [node] * 3) == ((0, 0b1111),)
-
-
-def test_a_range_takes_the_node_with_the_most_free_gpus() -> None:
+    # a range takes the node with the most free GPUs
     assert choose([0b11, 0b0111], Ask(2, 4, (0xF, 0xF)), 2, 4, [NodeLayout(0xF)] * 2) == ((1, 0b0111),)
-
-
-def test_a_job_wider_than_a_node_takes_whole_nodes() -> None:
+    # a job wider than a node takes whole nodes
     wide = Ask(16, 16, (0xFF,) * 3, whole_nodes=2)
     assert choose([0xFF, 0xFE, 0xFF], wide, 16, 16, [NodeLayout(0xFF)] * 3) == ((0, 0xFF), (2, 0xFF))
     assert choose([0xFF, 0xFE, 0xFE], wide, 16, 16, [NodeLayout(0xFF)] * 3) is None

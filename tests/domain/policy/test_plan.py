@@ -46,33 +46,24 @@ def why(found: Plan, job_id: int) -> tuple[PendingReason, str]:
     return found.reasons[job_id].code, found.reasons[job_id].text
 
 
-def test_order_is_priority_then_submit_time_then_id() -> None:
+def test_order_and_numbers_of_gpus() -> None:
+    # order is priority then submit time then id
     jobs = [job(1, age=10), job(2, age=20), job(3, priority=60), job(4, age=20)]
     assert planned(jobs).order == (3, 2, 4, 1)
-
-
-def test_jobs_put_on_top_go_first_the_latest_before_all() -> None:
+    # jobs put on top go first the latest before all
     first, second = NOW - timedelta(minutes=2), NOW - timedelta(minutes=1)
     jobs = [job(1, priority=100), job(2, topped_at=first), job(3, topped_at=second)]
     assert planned(jobs).order == (3, 2, 1)
-
-
-def test_gpus_go_to_the_first_in_order_and_never_twice() -> None:
+    # GPUs go to the first in order and never twice
     found = planned([job(1, gpus=3, age=1), job(2, gpus=2, age=2), job(3, gpus=2)])
     assert started(found) == {2: (uuid(0), uuid(1)), 3: (uuid(2), uuid(3))}
-
-
-def test_a_job_gets_all_its_gpus_or_none() -> None:
+    # a job gets all its GPUs or none
     found = planned([job(1, gpus=3)], gpus=2)
     assert started(found) == {}
     assert why(found, 1) == (PendingReason.RESOURCES, "needs 3 GPUs (only 2 suitable here): 2 free")
-
-
-def test_a_range_takes_as_many_as_are_free() -> None:
+    # a range takes as many as are free
     assert len(started(planned([job(1, gpus=(2, 4))], gpus=3))[1]) == 3
-
-
-def test_all_gpus_means_every_gpu_of_the_node() -> None:
+    # all GPUs means every GPU of the node
     everything = job(1, spec=replace(spec(), gpus=GpuRequest(everything=True)))
     rows = [view(0), view(1, GpuState.FOREIGN)]
     assert started(planned([everything], 2)) == {1: (uuid(0), uuid(1))}
@@ -80,39 +71,29 @@ def test_all_gpus_means_every_gpu_of_the_node() -> None:
 
 
 def test_only_free_gpus_are_given() -> None:
+    # only free GPUs are given
     rows = [view(i, state) for i, state in enumerate(GpuState)]
     found = planned([job(1, gpus=1), job(2, gpus=1)], rows)
     [placed] = started(found).values()
     assert placed == (uuid(list(GpuState).index(GpuState.FREE)),)
     words = "needs 1 GPU: 0 free, 2 held by jobs, 1 used by others, 1 drained, 1 unknown"
     assert why(found, 2)[1] == f"{words}; expected 2026-03-05 12:00 UTC when job 1 ends by the longest time allowed"
-
-
-def test_the_reason_does_not_call_lost_and_sick_gpus_drained() -> None:
+    # the reason does not call lost and sick GPUs drained
     codes = (HealthCode.LOST, HealthCode.XID, HealthCode.OK)
     rows = [view(i, GpuState.DRAINED, health=Health(code, "")) for i, code in enumerate(codes)]
     found = planned([job(1, gpus=1)], rows)
     assert why(found, 1)[1] == "needs 1 GPU: 0 free, 1 drained, 1 sick, 1 lost"
-
-
-def test_an_assigned_gpu_is_not_free_even_if_its_view_is() -> None:
+    # an assigned GPU is not free even if its view is
     found = planned([running(1, on=[uuid(0)]), job(2, gpus=1)], 2)
     assert started(found) == {2: (uuid(1),)}
 
 
-def test_the_beginning_of_a_uuid_names_a_gpu() -> None:
+def test_gpus_asked_for_by_name() -> None:
+    # the beginning of a UUID names a GPU
     assert suitable_for("GPU-00000002") == [uuid(2)]
     assert suitable_for(uuid(3)) == [uuid(3)]
     assert suitable_for("GPU-000") == []
-
-
-def suitable_for(name: str) -> list[str]:
-    """Return the UUIDs of the GPUs that `--gpus device=name` may mean."""
-    named = job(1, spec=replace(spec(1), gpus=GpuRequest(1, 1, devices=(name,))))
-    return [each.uuid for each in suitable_gpus(named.spec.gpus, [gpu(i) for i in range(4)])]
-
-
-def test_named_devices_model_and_memory_are_obeyed() -> None:
+    # named devices model and memory are obeyed
     rows = [view(0), view(1, gpu=gpu(1, model="NVIDIA A100-SXM4-40GB", memory_total=40 * GIB))]
     named = job(1, spec=replace(spec(1), gpus=GpuRequest(1, 1, devices=("1",))))
     by_model = job(1, spec=replace(spec(1), gpus=GpuRequest(1, 1, model="a100")))
@@ -122,11 +103,16 @@ def test_named_devices_model_and_memory_are_obeyed() -> None:
     assert started(planned([by_memory], rows)) == {1: (uuid(0),)}
 
 
-def test_a_retry_avoids_gpus_of_failed_attempts() -> None:
+def suitable_for(name: str) -> list[str]:
+    """Return the UUIDs of the GPUs that `--gpus device=name` may mean."""
+    named = job(1, spec=replace(spec(1), gpus=GpuRequest(1, 1, devices=(name,))))
+    return [each.uuid for each in suitable_gpus(named.spec.gpus, [gpu(i) for i in range(4)])]
+
+
+def test_gpus_of_failed_attempts_are_avoided() -> None:
+    # a retry avoids GPUs of failed attempts
     assert started(planned([job(1, gpus=1, avoid_gpus=(uuid(0),))], 2)) == {1: (uuid(1),)}
-
-
-def test_a_retry_uses_gpus_of_failed_attempts_if_too_few_others_exist() -> None:
+    # a retry uses GPUs of failed attempts if too few others exist
     assert started(planned([job(1, gpus=2, avoid_gpus=(uuid(0),))], 2)) == {1: (uuid(0), uuid(1))}
     assert started(planned([job(1, gpus=1, avoid_gpus=(uuid(0),))], 1)) == {1: (uuid(0),)}
 
@@ -160,43 +146,34 @@ def test_each_reason_to_wait_says_so(case: str) -> None:
     assert words in found.reasons[1].text
 
 
-def test_a_dependency_is_met_by_completion_and_any_by_any_end() -> None:
+def test_what_stops_starts() -> None:
+    # a dependency is met by completion and any by any end
     done, failed = job(8, state=JobState.COMPLETED), job(9, state=JobState.FAILED)
     found = planned([job(1, after=(8,)), job(2, after_any=(9,)), job(3, after=(9,)), done, failed])
     assert set(started(found)) == {1, 2}
-
-
-def test_a_pause_stops_every_start_and_names_its_user() -> None:
+    # a pause stops every start and names its user
     found = planned([job(1)], controls=Controls(paused=True, pause_reason="new driver", paused_by="root"))
     assert why(found, 1) == (PendingReason.SCHEDULER_PAUSED, "the scheduler was paused by root: new driver")
     found = planned([job(1)], controls=Controls(paused=True, pause_reason="new driver"))
     assert why(found, 1) == (PendingReason.SCHEDULER_PAUSED, "the scheduler was paused: new driver")
-
-
-def test_a_runtime_that_does_not_answer_holds_its_own_jobs_only() -> None:
+    # a runtime that does not answer holds its own jobs only
     down = (RuntimeStatus("docker", False, "Docker does not answer"), UP[1])
     found = planned([job(1), job(2, spec=spec(image=None))], runtimes=down)
     assert set(started(found)) == {2}
     assert why(found, 1) == (PendingReason.NODE_UNKNOWN, "Docker does not answer")
-
-
-def test_a_host_job_that_waits_for_docker_names_the_alternative() -> None:
+    # a host job that waits for Docker names the alternative
     rows = [view(0, GpuState.UNKNOWN, why=UNANSWERED)]
     code, text = why(planned([job(1, gpus=1, spec=spec(1, image=None))], rows), 1)
     assert code is PendingReason.NODE_UNKNOWN
     assert text.endswith("; if this machine has no Docker, start the scheduler with --runtime process")
     assert "--runtime" not in why(planned([job(1, gpus=1)], rows), 1)[1]
-
-
-def test_a_server_without_known_gpus_has_its_own_reason() -> None:
+    # a server without known GPUs has its own reason
     rows = [view(0, GpuState.UNKNOWN, why="the driver hangs")]
     assert why(planned([job(1, gpus=1)], rows), 1) == (
         PendingReason.NODE_UNKNOWN,
         "no GPU can be judged free: the driver hangs",
     )
-
-
-def test_jobs_without_gpus_are_limited_in_number() -> None:
+    # jobs without GPUs are limited in number
     settings = Settings(SchedulerSettings(cpu_jobs=2))
     found = plan(seen([job(1), job(2), running(3)]), settings, NOW)
     assert set(started(found)) == {1}

@@ -112,44 +112,38 @@ def test_protected_jobs_are_not_preempted(case: str) -> None:
     assert victims(planned([victim, job(2, gpus=1, priority=100)], **changes)) == ()
 
 
-def test_jobs_of_a_missing_runtime_are_not_preempted() -> None:
+def test_protections_of_jobs() -> None:
+    # jobs of a missing runtime are not preempted
     urgent = job(2, gpus=1, priority=100, spec=spec(1, image=None, priority=100))
     down = (RuntimeStatus("docker", False, "Docker does not answer"), RuntimeStatus("process", True, "host"))
     [node] = seen([low(1, 0, 4), urgent]).nodes
     for runtimes, expected in (((UP[0], down[1]), (1,)), (down, ())):
         picture = replace(seen([low(1, 0, 4), urgent]), nodes=(replace(node, runtimes=runtimes),))
         assert victims(plan(picture, Settings(policy=policy()), NOW)) == expected
-
-
-def test_protections_from_preemption_expire() -> None:
+    # protections from preemption expire
     head = job(2, gpus=1, priority=100)
     assert victims(planned([low(1, 0, 4, ran=timedelta(minutes=10)), head])) == (1,)
     assert victims(planned([low(1, 0, 4, before=(preempted_before(900),) * 2), head])) == (1,)
     assert victims(planned([low(1, 0, 4, before=(preempted_before(61),)), head], preemptions_per_hour=1)) == (1,)
 
 
-def test_least_work_is_lost_not_fewest_jobs() -> None:
+def test_the_cheapest_victims() -> None:
+    # least work is lost not fewest jobs
     big = low(1, 0, 4, ran=72 * HOUR)
     small = [low(2, 4, ran=HOUR), low(3, 5, ran=HOUR)]
     head = job(4, gpus=2, priority=100)
     assert victims(planned([big, *small, head], gpus=6)) == (2, 3)
     few = [low(2, 4, 2, ran=HOUR), low(3, 6, ran=HOUR), low(5, 7, ran=HOUR)]
     assert victims(planned([big, *few, head], gpus=8)) == (2,)
-
-
-def test_the_youngest_of_equal_jobs_is_preempted() -> None:
+    # the youngest of equal jobs is preempted
     jobs = [low(1, 0), low(2, 1), low(3, 2), low(4, 3)]
     assert victims(planned([*jobs, job(5, gpus=1, priority=100)])) == (4,)
-
-
-def test_free_and_ending_gpus_are_counted() -> None:
+    # free and ending GPUs are counted
     ending = low(1, 0, 2).to(JobState.COMPLETING, stopping=Stopping(Cause(CauseCode.CANCELLED, "by a user"), NOW))
     others = [low(2, 2)]
     assert victims(planned([ending, *others, job(3, gpus=3, priority=100)])) == ()
     assert victims(planned([ending, *others, job(3, gpus=4, priority=100)])) == (2,)
-
-
-def test_a_head_that_gains_no_time_preempts_no_job() -> None:
+    # a head that gains no time preempts no job
     soon = low(1, 0, 2, preemptible=False, time_limit=HOUR + timedelta(seconds=50))
     assert victims(planned([soon, low(2, 2, 2), job(3, gpus=2, priority=100)])) == ()
     later = low(1, 0, 2, preemptible=False, time_limit=HOUR + timedelta(seconds=70))
@@ -218,15 +212,14 @@ def test_no_job_is_preempted_on_an_unusable_gpu(changes: dict[str, Any]) -> None
     assert victims(planned([low(1, 0), job(2, gpus=1, priority=100)], gpus=1, rows={0: row})) == ()
 
 
-def test_a_victim_outside_a_window_is_taken_though_one_inside_would_lose_less() -> None:
+def test_which_victims_are_chosen() -> None:
+    # a victim outside a window is taken though one inside would lose less
     window = Window("course", NOW, NOW + 9 * HOUR, gpus=("3",), tenant="bob")
     jobs = [low(1, 2, ran=5 * HOUR), low(2, 3, tenant="bob"), low(3, 0, 2, preemptible=False)]
     head = job(4, gpus=1, priority=100, time_limit=HOUR)
     assert victims(planned([*jobs, head])) == (2,)
     assert victims(planned([*jobs, head], reservations=(window,))) == (1,)
-
-
-def test_no_job_is_preempted_that_shares_a_gpu_with_others() -> None:
+    # no job is preempted that shares a GPU with others
     sharing = GpuRequest(1, 1, memory=GIB, share=True)
     sharers = [replace(one, spec=replace(one.spec, gpus=sharing)) for one in (low(1, 0), low(2, 0))]
     head = job(3, gpus=1, priority=100)
@@ -234,23 +227,20 @@ def test_no_job_is_preempted_that_shares_a_gpu_with_others() -> None:
     assert victims(planned([sharers[0], head], gpus=1, share=("all",))) == (1,)
 
 
-def test_only_the_head_preempts() -> None:
+def test_what_goes_on_beside_a_preemption() -> None:
+    # only the head preempts
     first = job(3, gpus=4, priority=50, topped_at=NOW)
     assert (
         victims(planned([low(1, 0, 2), low(2, 2, 2), first, job(4, gpus=1, priority=100)], preemptions_per_hour=1))
         == ()
     )
-
-
-def test_no_job_is_backfilled_onto_the_freed_gpus() -> None:
+    # no job is backfilled onto the freed GPUs
     jobs = [low(1, 0, 3), job(2, gpus=4, priority=100, time_limit=HOUR), job(3, gpus=1, time_limit=2 * MINUTE)]
     assert planned(jobs).starts == ()
     short = job(3, gpus=1, time_limit=MINUTE)
     assert planned([*jobs[:2], short]).starts == ()  # the victim may be gone in a second
     assert [start.job_id for start in planned([jobs[0], job(2, gpus=3, priority=100), short]).starts] == [3]
-
-
-def test_a_head_that_finds_no_victim_keeps_its_planned_start() -> None:
+    # a head that finds no victim keeps its planned start
     kept = low(1, 0, 3, preemptible=False, time_limit=2 * HOUR)  # it ends in an hour
     head, long = job(2, gpus=4, priority=100, time_limit=HOUR), job(3, gpus=1, time_limit=3 * HOUR)
     assert planned([kept, head, long]).starts == ()
@@ -273,7 +263,8 @@ def test_no_job_is_backfilled_onto_gpus_of_the_first_victim() -> None:
     assert found.reasons[4].text.endswith("for job 3, for which others make way; 1 job ahead of it")
 
 
-def test_the_forecast_includes_the_victim() -> None:
+def test_a_head_and_its_victims() -> None:
+    # the forecast includes the victim
     jobs = [
         low(1, 0, 4, time_limit=2 * HOUR),
         job(2, gpus=4, priority=100, time_limit=HOUR),
@@ -283,9 +274,7 @@ def test_the_forecast_includes_the_victim() -> None:
     assert found.forecast[2] == NOW + GRACE
     assert found.forecast[1] == NOW + GRACE + HOUR
     assert found.forecast[3] == NOW + GRACE + 3 * HOUR
-
-
-def test_a_head_with_ending_victims_keeps_its_place_and_preempts_no_more() -> None:
+    # a head with ending victims keeps its place and preempts no more
     stopping = Stopping(Cause(CauseCode.PREEMPTED, "preempted"), NOW - timedelta(seconds=20))
     victim = low(1, 0, 2).with_attempt(preempted_by=3, preempted_at=stopping.at)
     jobs = [victim.to(JobState.COMPLETING, stopping=stopping), low(2, 2, 2), job(3, gpus=2, priority=100)]
@@ -293,10 +282,8 @@ def test_a_head_with_ending_victims_keeps_its_place_and_preempts_no_more() -> No
     assert victims(found) == ()
     assert "job 1 is being preempted for it, up to 60 s grace; expected 12:00 UTC" in found.reasons[3].text
     assert found.forecast[3] == NOW + timedelta(seconds=40)
-
-
-def test_the_head_takes_the_gpus_of_its_victims_though_others_end_sooner() -> None:
-    """A plan may be wrong about those; if they do end, it starts all the same."""
+    # the head takes the GPUs of its victims though others end sooner: a plan may be wrong about those; if they do end,
+    # it starts all the same.
     stopping = Stopping(Cause(CauseCode.PREEMPTED, "preempted"), NOW - timedelta(seconds=20))
     victim = low(1, 2).with_attempt(preempted_by=3, preempted_at=stopping.at)
     soon = low(2, 0, 2, preemptible=False, time_limit=HOUR + timedelta(seconds=5))

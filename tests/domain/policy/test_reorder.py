@@ -83,8 +83,27 @@ def test_jobs_keep_the_place_to_which_they_were_moved(
     assert list(plan(after, SETTINGS, NOW + later).order) == order(after, NOW + later)
 
 
-def test_a_moved_job_takes_the_priority_of_its_neighbour() -> None:
+def test_moves_to_the_ends_of_the_queue() -> None:
+    # a moved job takes the priority of its neighbour
     assert [moved(picture(), [2], -1).job(2).priority, moved(picture(), [1], 1).job(1).priority] == [60, 50]  # type: ignore[union-attr]
+    # both ends of the queue are named
+    assert found(picture(), [1], -1) == Move(refusal="already first")
+    assert found(picture(), [5], 1) == Move(refusal="already last")
+    assert "only a waiting job" in found(picture(), [99], 1).refusal
+    too_far = found(picture(), [2], -1, -1, -1)
+    assert (too_far.past, too_far.passes, too_far.refusal) == (1, 1, "already first")
+    # a move and its reverse change nothing
+    assert found(picture(), [3], -1, 1).places is None
+    base = queue_standings(picture(), SETTINGS, NOW)
+    once = moved(picture(), [3], -1)
+    back = move_by_steps(queue_standings(once, SETTINGS, NOW), {3}, [1], base)
+    assert (back.places, back.passes) == ((), 0)
+    # a job placed beside one at the head is at the head
+    seen = picture((*JOBS[:3], JOBS[3].topped(NOW)))
+    assert order(seen) == [4, 1, 2, 3]
+    assert order(moved(seen, [3], -1, -1, -1)) == [3, 4, 1, 2]
+    down = moved(seen, [4], 1)
+    assert (order(down), down.job(4).topped_at) == ([1, 4, 2, 3], None)  # type: ignore[union-attr]
 
 
 @cases(
@@ -96,31 +115,8 @@ def test_passed_jobs_are_named(ids: list[int], steps: list[int], told: tuple[int
     assert ((move.past, move.passes, move.step), move.refusal) == (told, "")
 
 
-def test_both_ends_of_the_queue_are_named() -> None:
-    assert found(picture(), [1], -1) == Move(refusal="already first")
-    assert found(picture(), [5], 1) == Move(refusal="already last")
-    assert "only a waiting job" in found(picture(), [99], 1).refusal
-    too_far = found(picture(), [2], -1, -1, -1)
-    assert (too_far.past, too_far.passes, too_far.refusal) == (1, 1, "already first")
-
-
-def test_a_move_and_its_reverse_change_nothing() -> None:
-    assert found(picture(), [3], -1, 1).places is None
-    base = queue_standings(picture(), SETTINGS, NOW)
-    once = moved(picture(), [3], -1)
-    back = move_by_steps(queue_standings(once, SETTINGS, NOW), {3}, [1], base)
-    assert (back.places, back.passes) == ((), 0)
-
-
-def test_a_job_placed_beside_one_at_the_head_is_at_the_head() -> None:
-    seen = picture((*JOBS[:3], JOBS[3].topped(NOW)))
-    assert order(seen) == [4, 1, 2, 3]
-    assert order(moved(seen, [3], -1, -1, -1)) == [3, 4, 1, 2]
-    down = moved(seen, [4], 1)
-    assert (order(down), down.job(4).topped_at) == ([1, 4, 2, 3], None)  # type: ignore[union-attr]
-
-
-def test_a_job_beside_a_promoted_neighbour_is_promoted_with_it() -> None:
+def test_places_of_jobs() -> None:
+    # a job beside a promoted neighbour is promoted with it
     settings = Settings(policy=PolicySettings(promote_after=timedelta(days=10)))
     old = job(1, age=864_000 - 60, time_limit=900 * HOUR)
     seen = picture((old, job(2, age=5000, time_limit=HOUR), job(3, age=50, time_limit=HOUR)))
@@ -129,16 +125,12 @@ def test_a_job_beside_a_promoted_neighbour_is_promoted_with_it() -> None:
     assert move.past == 1
     after = whatif.change_of(PlaceJobs(tuple(move.places or ())), NOW)(seen)
     assert order(after, NOW + HOUR, settings) == [1, 2, 3]
-
-
-def test_a_new_priority_ends_the_place() -> None:
+    # a new priority ends the place
     after = moved(picture(), [4], -1, -1)
     lowered = whatif.change_of(SetPriority((4,), 50), NOW)(after)
     assert lowered.job(4).placed is None  # type: ignore[union-attr]
     assert order(lowered) == [1, 2, 3, 4, 5]
-
-
-def test_a_place_survives_insertions_and_the_end_of_its_neighbour() -> None:
+    # a place survives insertions and the end of its neighbour
     after = moved(moved(picture(), [4], -1, -1), [5], -1, -1)
     assert order(after) == [1, 4, 5, 2, 3]
     assert order(moved(after, [3], -1, -1)) == [1, 4, 3, 5, 2]
@@ -164,16 +156,15 @@ def entry(first: int, count: int, age: float) -> Job:
     return one.evolve(runs=(Run(first, 0, count),))
 
 
-def test_entries_of_arrays_are_moved_as_one_and_passed_as_one() -> None:
+def test_entries_of_arrays_are_moved() -> None:
+    # entries of arrays are moved as one and passed as one
     seen = picture((entry(10, 5, age=900), job(20, age=800, time_limit=HOUR), job(30, age=700, time_limit=HOUR)))
     assert order(seen) == [10, 20, 30]
     down = moved(seen, list(range(10, 15)), 1)
     assert order(down) == [20, 10, 30]
     assert plan(down, SETTINGS, NOW).order == (20, 10, 30)
     assert order(moved(down, [30], -1)) == [20, 30, 10]
-
-
-def test_a_job_stays_behind_an_entry_while_its_elements_start() -> None:
+    # a job stays behind an entry while its elements start
     seen = picture((job(1, age=950, time_limit=HOUR), entry(10, 5, age=900), job(20, age=800, time_limit=HOUR)))
     behind = moved(seen, [1], 1)
     assert order(behind) == [10, 1, 20]
@@ -182,22 +173,29 @@ def test_a_job_stays_behind_an_entry_while_its_elements_start() -> None:
     assert left is not None
     later = replace(behind, jobs=(*(each for each in behind.jobs if each.id != 10), started, left))
     assert order(later) == [11, 1, 20]
-
-
-def test_a_part_of_an_entry_can_be_put_elsewhere() -> None:
+    # a part of an entry can be put elsewhere
     seen = picture((entry(10, 5, age=900), job(20, age=800, time_limit=HOUR)))
     after = moved(seen, [12, 13], 1)
     assert order(after) == [10, 20, 12]
     assert sum(each.count for each in after.jobs) == 6
 
 
-def test_explain_names_the_job_beside_which_it_was_placed() -> None:
+def test_explained_and_running_places() -> None:
+    # explain names the job beside which it was placed
     after = moved(picture(), [4], -1, -1)
     one = after.job(4)
     assert one is not None
     words = describe_terms(one, explain(after, one, SETTINGS, NOW))
     assert "placed by hand beside job 2" in words[0].of
     assert "as job 2" in words[1].of
+    # a running job has no place
+    seen = picture((*JOBS, running(9, on=[uuid(0)])))
+    assert found(seen, [9], -1).refusal == "only a waiting job has a place in the queue"
+    change = whatif.change_of(PlaceJobs(tuple(found(seen, [4], -1).places or ())), NOW)
+    gone = replace(
+        seen, jobs=tuple(each.evolve(state=JobState.CANCELLED) if each.id == 4 else each for each in seen.jobs)
+    )
+    assert change(gone) == gone
 
 
 @st.composite
@@ -238,13 +236,3 @@ def test_each_move_is_one_place_now_and_later(seen: Snapshot, moves: list[tuple[
             assert [each for each in foreseen if each != job_id] == [each for each in still if each != job_id]
             assert foreseen.index(job_id) - foreseen.index(move.past or 0) == step
         seen = after
-
-
-def test_a_running_job_has_no_place() -> None:
-    seen = picture((*JOBS, running(9, on=[uuid(0)])))
-    assert found(seen, [9], -1).refusal == "only a waiting job has a place in the queue"
-    change = whatif.change_of(PlaceJobs(tuple(found(seen, [4], -1).places or ())), NOW)
-    gone = replace(
-        seen, jobs=tuple(each.evolve(state=JobState.CANCELLED) if each.id == 4 else each for each in seen.jobs)
-    )
-    assert change(gone) == gone

@@ -42,12 +42,33 @@ def bobs(job_id: int, first: int, count: int, minutes: float) -> Job:
     return held.evolve(started_at=at).with_attempt(started_at=at, claimed_at=at)
 
 
-def test_a_window_of_a_command_is_kept_like_one_of_the_file() -> None:
+def test_gpus_of_a_window() -> None:
+    # a window of a command is kept like one of the file
     wide = job(1, gpus=8, time_limit=HOUR)
     assert starts(planned([wide])) == {1: 8}
     assert starts(planned([wide], BEGUN)) == {}
     both = effective_settings(Settings(policy=PolicySettings(reservations=(LATE,))), Controls(reservations=(BEGUN,)))
     assert both.policy.reservations == (LATE, BEGUN)
+    # GPUs of its own jobs count for a reservation: otherwise a tenant that uses its four GPUs would have four more kept
+    # idle for it.
+    others = job(1, gpus=4, time_limit=9 * HOUR)
+    assert starts(planned([bobs(2, 0, 4, minutes=3), others], BEGUN)) == {1: 4}
+    assert the_view(planned([bobs(2, 0, 4, minutes=3), others], BEGUN)).gpus == tuple(map(uuid, range(4)))
+    assert starts(planned([bobs(2, 0, 4, minutes=99), others], BEGUN)) == {}
+    # a reservation prefers GPUs that are free at its start
+    tomorrow = replace(BEGUN, start=NOW + HOUR, end=NOW + 9 * HOUR)
+    crossing = holder(2, 4, 3, hours=3)
+    assert the_view(planned([crossing], tomorrow)).gpus == tuple(uuid(i) for i in (1, 2, 3, 7))
+    assert starts(planned([crossing, job(1, gpus=2, time_limit=2 * HOUR)], tomorrow)) == {}
+    assert starts(planned([crossing, job(1, gpus=2, time_limit=HOUR)], tomorrow)) == {1: 2}
+    full = [bobs(2, 0, 4, minutes=99), holder(3, 4, 4, hours=3)]
+    assert the_view(planned(full, BEGUN)).gpus == tuple(map(uuid, range(4)))
+    # jobs of a reservation run on its GPUs
+    named = replace(BEGUN, count=0, gpus=("5", "6"))
+    assert planned([job(1, gpus=1, tenant="bob")], named).starts[0].gpus == (uuid(5),)
+    assert starts(planned([job(1, gpus=3, tenant="bob")], named)) == {1: 3}
+    assert starts(planned([job(1, gpus=(2, 3), tenant="bob")], named)) == {1: 3}
+    assert planned([job(1, gpus=1)], named).starts[0].gpus == (uuid(4),)
 
 
 @cases(("gpus", "held"), [((2,), "GPU 2 is held by job 7"), ((2, 3), "GPUs 2, 3 are held by job 7"), ((4,), "")])
@@ -58,33 +79,8 @@ def test_a_job_that_may_stay_is_warned_of_with_the_named_gpus_that_it_holds(gpus
     assert list(told) == ([wanted] if held else [])
 
 
-def test_gpus_of_its_own_jobs_count_for_a_reservation() -> None:
-    """Otherwise a tenant that uses its four GPUs would have four more kept idle for it."""
-    others = job(1, gpus=4, time_limit=9 * HOUR)
-    assert starts(planned([bobs(2, 0, 4, minutes=3), others], BEGUN)) == {1: 4}
-    assert the_view(planned([bobs(2, 0, 4, minutes=3), others], BEGUN)).gpus == tuple(map(uuid, range(4)))
-    assert starts(planned([bobs(2, 0, 4, minutes=99), others], BEGUN)) == {}
-
-
-def test_a_reservation_prefers_gpus_that_are_free_at_its_start() -> None:
-    tomorrow = replace(BEGUN, start=NOW + HOUR, end=NOW + 9 * HOUR)
-    crossing = holder(2, 4, 3, hours=3)
-    assert the_view(planned([crossing], tomorrow)).gpus == tuple(uuid(i) for i in (1, 2, 3, 7))
-    assert starts(planned([crossing, job(1, gpus=2, time_limit=2 * HOUR)], tomorrow)) == {}
-    assert starts(planned([crossing, job(1, gpus=2, time_limit=HOUR)], tomorrow)) == {1: 2}
-    full = [bobs(2, 0, 4, minutes=99), holder(3, 4, 4, hours=3)]
-    assert the_view(planned(full, BEGUN)).gpus == tuple(map(uuid, range(4)))
-
-
-def test_jobs_of_a_reservation_run_on_its_gpus() -> None:
-    named = replace(BEGUN, count=0, gpus=("5", "6"))
-    assert planned([job(1, gpus=1, tenant="bob")], named).starts[0].gpus == (uuid(5),)
-    assert starts(planned([job(1, gpus=3, tenant="bob")], named)) == {1: 3}
-    assert starts(planned([job(1, gpus=(2, 3), tenant="bob")], named)) == {1: 3}
-    assert planned([job(1, gpus=1)], named).starts[0].gpus == (uuid(4),)
-
-
-def test_unusable_gpus_are_not_kept() -> None:
+def test_which_gpus_a_window_keeps() -> None:
+    # unusable GPUs are not kept
     rows = [view(i) for i in range(8)]
     rows[6] = view(6, GpuState.FOREIGN)
     rows[7] = view(7, GpuState.DRAINED, drain=Drain("hot", "root", NOW))
@@ -95,9 +91,7 @@ def test_unusable_gpus_are_not_kept() -> None:
     left_free = Settings(policy=PolicySettings(left_free=("4",)))
     kept = the_view(plan(of_rows([], rows, controls=controls), left_free, NOW)).gpus
     assert kept == tuple(uuid(i) for i in (1, 2, 3, 5))
-
-
-def test_windows_of_the_same_time_keep_different_gpus() -> None:
+    # windows of the same time keep different GPUs
     named = Window("exam", NOW - MINUTE, NOW + HOUR, gpus=("7", "6", "5", "4"), tenant="eve")
     found = planned([], BEGUN, named)
     assert [sorted(each.gpus) for each in found.windows] == [
@@ -134,29 +128,24 @@ def test_jobs_claim_a_window(jobs: list[Job], state: WindowState, is_claimed: bo
     assert (found.state, found.claimed_at is not None) == (state, is_claimed)
 
 
-def test_a_job_of_sufficient_priority_claims_a_window() -> None:
+def test_claims_of_a_window() -> None:
+    # a job of sufficient priority claims a window
     urgent = replace(LATE, tenant=None, priority=80)
     assert the_view(planned([bobs(2, 7, 1, minutes=3)], urgent)).state is WindowState.RELEASED
     assert the_view(planned([bobs(2, 7, 1, minutes=3).evolve(priority=80)], urgent)).claimed_at == NOW
-
-
-def test_a_window_claimed_or_released_stays_so() -> None:
+    # a window claimed or released stays so
     claimed = planned([job(1, gpus=8)], LATE, claimed={LATE.key: NOW - MINUTE})
     assert starts(claimed) == {}
     assert the_view(claimed).claimed_at == NOW - MINUTE
     released = planned([job(1, gpus=8), job(2, tenant="bob", gpus=1)], LATE, released={LATE.key: NOW - MINUTE})
     assert starts(released) == {1: 8}
     assert the_view(released).gpus == ()
-
-
-def test_a_window_without_jobs_is_kept_to_its_end() -> None:
+    # a window without jobs is kept to its end
     closed = replace(LATE, tenant=None)
     found = planned([job(1, gpus=8, tenant="bob", priority=100)], closed)
     assert starts(found) == {}
     assert the_view(found).state is WindowState.ACTIVE
-
-
-def test_past_windows_are_forgotten_with_their_claims() -> None:
+    # past windows are forgotten with their claims
     over = replace(LATE, end=NOW)
     assert planned([], over).windows == ()
     before = Controls(claimed={over.key: NOW}, released={LATE.key: NOW})

@@ -33,12 +33,11 @@ def again(job: Job) -> Job:
     return job.to(JobState.CONFIGURING, attempts=(*job.attempts, attempt)).to(JobState.RUNNING)
 
 
-def test_exit_code_0_completes() -> None:
+def test_an_end_without_retries() -> None:
+    # exit code 0 completes
     done = ended(running(1, on=[uuid(0)]), 0)
     assert (done.state, done.exit_code, done.ended_at, done.gpus) == (JobState.COMPLETED, 0, NOW, ())
-
-
-def test_a_failure_without_retries_fails_with_its_cause() -> None:
+    # a failure without retries fails with its cause
     failed = ended(running(1), 3)
     assert (failed.state, failed.exit_code) == (JobState.FAILED, 3)
     assert failed.cause == Cause(CauseCode.NON_ZERO_EXIT, "exit code 3")
@@ -100,7 +99,8 @@ def test_a_retry_avoids_only_the_gpu_named_by_the_cause(cause: Cause, avoided: t
     assert requeued(job.evolve(requeue_requested=True, state=JobState.FAILED), NOW).avoid_gpus == ()
 
 
-def test_repeated_failures_of_the_machine_hold_a_job() -> None:
+def test_failures_of_the_machine_and_preemptions() -> None:
+    # repeated failures of the machine hold a job
     job = running(1)
     for _ in range(SETTINGS.infrastructure_retries - 1):
         job = broken(job, CauseCode.RUNTIME_ERROR)
@@ -109,9 +109,7 @@ def test_repeated_failures_of_the_machine_hold_a_job() -> None:
     job = broken(job, CauseCode.RUNTIME_ERROR)
     assert job.held
     assert "20 starts that the machine failed" in (job.hold_reason or "")
-
-
-def test_preemptions_are_not_failures_of_the_machine() -> None:
+    # preemptions are not failures of the machine
     job = running(1)
     for _ in range(SETTINGS.infrastructure_retries + 1):
         job = broken(job, CauseCode.PREEMPTED)
@@ -120,20 +118,17 @@ def test_preemptions_are_not_failures_of_the_machine() -> None:
     assert not broken(job, CauseCode.RUNTIME_ERROR).held
 
 
-def test_out_of_memory_and_timeout_are_states_of_their_own() -> None:
+def test_ends_that_a_limit_or_a_stop_explains() -> None:
+    # out of memory and timeout are states of their own
     assert broken(running(1), CauseCode.OUT_OF_MEMORY).state is JobState.OUT_OF_MEMORY
     stopped = running(1).to(JobState.COMPLETING, stopping=Stopping(Cause(CauseCode.TIME_LIMIT, "over"), NOW))
     timed_out = ended(stopped, 143)
     assert (timed_out.state, timed_out.exit_code) == (JobState.TIMEOUT, 143)
-
-
-def test_a_lost_container_keeps_the_reason_of_its_stop() -> None:
+    # a lost container keeps the reason of its stop
     stopped = running(1).to(JobState.COMPLETING, stopping=Stopping(Cause(CauseCode.TIME_LIMIT, "over"), NOW))
     lost = broken(stopped, CauseCode.CONTAINER_LOST)
     assert (lost.state, lost.cause) == (JobState.TIMEOUT, Cause(CauseCode.TIME_LIMIT, "over"))
-
-
-def test_a_time_limit_counts_even_when_the_job_obeys_with_0() -> None:
+    # a time limit counts even when the job obeys with 0
     stopped = running(1, retries=3).to(JobState.COMPLETING, stopping=Stopping(Cause(CauseCode.TIME_LIMIT, "over"), NOW))
     assert ended(stopped, 0).state is JobState.TIMEOUT
 
@@ -158,13 +153,12 @@ def test_work_that_is_or_may_be_done_is_not_repeated_because_of_our_stop(
     assert after.state is state
 
 
-def test_a_cancelled_job_stays_cancelled_however_it_ends() -> None:
+def test_cancelled_and_requeued_jobs() -> None:
+    # a cancelled job stays cancelled however it ends
     for code in (0, 1, 143):
         job = ended(running(1, retries=3).evolve(cancel_requested=True), code)
         assert (job.state, job.cancel_requested) == (JobState.CANCELLED, False)
-
-
-def test_a_requeued_job_keeps_its_age_and_attempts_and_has_its_retries_back() -> None:
+    # a requeued job keeps its age and attempts and has its retries back
     failed = ended(running(1, retries=0, age=500), 3)
     back = requeued(failed.evolve(requeue_requested=True), NOW)
     assert (back.state, back.requeue_requested, back.not_before) == (JobState.PENDING, False, None)

@@ -32,12 +32,19 @@ def sampled(*processes: GpuProcess, used: int | None = None, **changes: Any) -> 
     return {"sample0": {"processes": processes, "memory_used": total, **changes}}
 
 
-def test_a_shared_gpu_names_all_its_jobs() -> None:
+def test_jobs_of_a_shared_gpu() -> None:
+    # a shared GPU names all its jobs
     row = only(evidence(jobs=TWO, **sampled(process(4, 15), process(9, 3))))
     assert (row.state, row.why, row.job_id, row.job_ids) == (GpuState.ALLOCATED, "jobs 4 and 9", 4, (4, 9))
     assert [(holder.kind, holder.memory) for holder in row.holders] == [("job", 15 * GIB), ("job", 3 * GIB)]
     shown = Snapshot(nodes=(Node("here", (row,)),), jobs=TWO)
     assert (shown.sharing_with(TWO[0]), shown.sharing_with(TWO[1])) == ((9,), (4,))
+    # unattributed memory counts as that of the jobs up to their promises
+    untold = (process(4, None), process(9, 3))
+    assert only(evidence(jobs=TWO, **sampled(*untold, used=24))).closed == ""
+    assert (
+        "2G of its memory is used by an unknown process" in only(evidence(jobs=TWO, **sampled(*untold, used=25))).closed
+    )
 
 
 @cases(
@@ -56,14 +63,6 @@ def test_the_promise_counts_until_more_is_really_used(
     row = only(evidence(jobs=TWO, **sampled(*processes)))
     assert row.sharers == (Sharer(4, counts[0] * GIB), Sharer(9, counts[1] * GIB))
     assert row.closed == ""
-
-
-def test_unattributed_memory_counts_as_that_of_the_jobs_up_to_their_promises() -> None:
-    untold = (process(4, None), process(9, 3))
-    assert only(evidence(jobs=TWO, **sampled(*untold, used=24))).closed == ""
-    assert (
-        "2G of its memory is used by an unknown process" in only(evidence(jobs=TWO, **sampled(*untold, used=25))).closed
-    )
 
 
 CLOSED = {

@@ -63,7 +63,8 @@ def on(job_id: int, *gpus: int, memory: int = 10, **changes: Any) -> Job:
     return sharing(running(job_id, on=[uuid(i) for i in gpus], **changes), memory)
 
 
-def test_two_share_a_gpu_and_the_third_waits_with_the_reason() -> None:
+def test_two_jobs_share_a_gpu() -> None:
+    # two share a GPU and the third waits with the reason
     found = planned([sharing(job(number, gpus=1, age=10 - number)) for number in (1, 2, 3)])
     assert starts(found) == {1: [0], 2: [0]}
     words = (
@@ -71,24 +72,18 @@ def test_two_share_a_gpu_and_the_third_waits_with_the_reason() -> None:
     )
     assert found.reasons[3].code is PendingReason.RESOURCES
     assert found.reasons[3].text.startswith(words)
-
-
-def test_without_shareable_gpus_each_job_gets_its_own() -> None:
+    # without shareable GPUs each job gets its own
     jobs = [sharing(job(number, gpus=1, age=10 - number)) for number in (1, 2, 3)]
     found = planned(jobs, gpus=2, share=())
     assert starts(found) == {1: [0], 2: [1]}
     assert "GPU 0 may not be shared, and job 1 has it" in found.reasons[3].text
     assert starts(planned(jobs, gpus=2, share=("1",), share_jobs=3)) == {1: [1], 2: [1], 3: [1]}
-
-
-def test_promised_memory_counts_before_anything_is_allocated() -> None:
+    # promised memory counts before anything is allocated
     found = planned([on(1, 0, memory=60), sharing(job(2, gpus=1), 20)])
     assert starts(found) == {}
     assert "GPU 0 has 19G left beside job 1" in found.reasons[2].text
     assert starts(planned([on(1, 0, memory=60), sharing(job(2, gpus=1), 19)])) == {2: [0]}
-
-
-def test_used_memory_counts_if_it_exceeds_the_promise() -> None:
+    # used memory counts if it exceeds the promise
     jobs = [on(1, 0, memory=10), sharing(job(2, gpus=1), 30)]
     assert starts(planned(jobs, used={1: 49})) == {2: [0]}
     found = planned(jobs, used={1: 50})
@@ -107,23 +102,20 @@ def test_three_shared_gpus_are_described_and_others_counted(gpus: int, words: st
     assert text.partition("GPU 2 has 19G left beside job 3")[2].partition("; expected")[0] == words
 
 
-def test_a_job_that_the_reading_lacks_counts_with_its_promise() -> None:
-    """The job was claimed since the picture was taken: the GPU's row has other sharers, or none."""
+def test_who_joins_a_shared_gpu() -> None:
+    # a job that the reading lacks counts with its promise: the job was claimed since the picture was taken: the GPU's
+    # row has other sharers, or none.
     shown = seen([on(1, 0, memory=40)], 1, {})
     late = replace(shown, jobs=(*shown.jobs, on(2, 0, memory=30), sharing(job(3, gpus=1), 10)))
     found = plan(late, Settings(policy=PolicySettings(share=("all",), share_jobs=3)), NOW)
     assert starts(found) == {}
     assert "GPU 0 has 9G left beside jobs 1 and 2" in found.reasons[3].text
-
-
-def test_no_job_shares_a_gpu_unless_it_asked_to() -> None:
+    # no job shares a GPU unless it asked to
     assert starts(planned([running(1, on=[uuid(0)]), sharing(job(2, gpus=1))])) == {}
     found = planned([on(1, 0), job(2, gpus=1)])
     assert starts(found) == {}
     assert found.reasons[2].text.startswith("needs 1 GPU: 0 free, 1 held by jobs")
-
-
-def test_no_job_joins_a_closed_gpu_and_the_reason_says_why() -> None:
+    # no job joins a closed GPU and the reason says why
     jobs = [on(1, 0), sharing(job(2, gpus=1))]
     shown = seen(jobs, 1, {})
     rows = (replace(shown.gpus[0], closed="process 4711 (python) of bob"),)
@@ -133,21 +125,18 @@ def test_no_job_joins_a_closed_gpu_and_the_reason_says_why() -> None:
     assert "GPU 0 may not be joined: process 4711 (python) of bob" in found.reasons[2].text
 
 
-def test_the_fullest_gpu_with_room_is_filled_first_and_free_ones_stay_free() -> None:
+def test_which_gpu_is_shared() -> None:
+    # the fullest GPU with room is filled first and free ones stay free
     jobs = [on(1, 1, memory=20), on(2, 2, memory=50), sharing(job(3, gpus=1), 15)]
     assert starts(planned(jobs, gpus=4)) == {3: [2]}
     assert starts(planned([*jobs[:2], sharing(job(3, gpus=1), 40)], gpus=4)) == {3: [1]}
     assert starts(planned([*jobs[:2], sharing(job(3, gpus=1), 70)], gpus=4)) == {3: [0]}
-
-
-def test_a_gang_that_shares_takes_shared_ones_first() -> None:
+    # a gang that shares takes shared ones first
     jobs = [on(1, 1, memory=20), on(2, 2, memory=75), sharing(job(3, gpus=2), 10)]
     assert starts(planned(jobs, gpus=4)) == {3: [0, 1]}
     assert starts(planned([*jobs[:2], sharing(job(3, gpus=4), 10)], gpus=4)) == {}
-
-
-def test_an_instance_is_shared_by_its_own_memory_and_named_by_its_uuid() -> None:
-    """The index of an instance is its parent's, so it names nothing."""
+    # an instance is shared by its own memory and named by its UUID: the index of an instance is its parent's, so it
+    # names nothing.
     cut = view(0, GpuState.DRAINED, gpu=gpu(0, mig_enabled=True))
     piece = view(gpu=gpu(0, uuid="MIG-9f8e7d6c-1111", mig_parent=uuid(0), memory_total=20 * GIB))
     jobs = [sharing(job(number, gpus=1, age=10 - number)) for number in (1, 2)]
@@ -159,13 +148,9 @@ def test_an_instance_is_shared_by_its_own_memory_and_named_by_its_uuid() -> None
         found = plan(shown, Settings(policy=PolicySettings(share=share)), NOW)
         assert {start.job_id: start.gpus for start in found.starts} == {1: ("MIG-9f8e7d6c-1111",)}
         assert said in found.reasons[2].text
-
-
-def test_a_gpu_that_cannot_be_shared_is_taken_last() -> None:
+    # a GPU that cannot be shared is taken last
     assert starts(planned([sharing(job(1, gpus=1))], gpus=3, share=("2",))) == {1: [2]}
-
-
-def test_the_whole_memory_can_be_requested_by_one_job() -> None:
+    # the whole memory can be requested by one job
     assert starts(planned([sharing(job(1, gpus=1), 80), sharing(job(2, gpus=1, age=-1), 1)])) == {1: [0]}
 
 

@@ -60,7 +60,8 @@ def queue() -> Snapshot:
     )
 
 
-def test_bars_show_running_planned_and_promised_jobs() -> None:
+def test_bars() -> None:
+    # bars show running planned and promised jobs
     found = foreseen(queue())
     assert of_job(found, 1) == Bar(
         1, BarKind.RUNNING, on(0, 1, 2, 3), NOW - timedelta(seconds=60), NOW + 2 * HOUR, DurationSource.LIMIT
@@ -71,29 +72,21 @@ def test_bars_show_running_planned_and_promised_jobs() -> None:
     assert of_job(found, 4).source is DurationSource.DEFAULT
     assert of_job(found, 5).gpus == ()
     assert found.promise == of_job(found, 2)
-
-
-def test_the_timeline_has_the_starts_of_the_plan() -> None:
+    # the timeline has the starts of the plan
     decided = plan(queue(), SETTINGS, NOW)
     starts = {**{start.job_id: NOW for start in decided.starts}, **decided.forecast}
     assert foreseen(queue()).starts == starts
-
-
-def test_no_gpu_is_in_two_bars_at_once() -> None:
+    # no GPU is in two bars at once
     for bars in foreseen(queue()).by_gpu.values():
         for earlier, later in itertools.pairwise(bars):
             assert earlier.end <= later.start
-
-
-def test_a_job_beyond_its_plan_is_marked() -> None:
+    # a job beyond its plan is marked
     late = running(1, on=on(0)).evolve(started_at=NOW - 30 * HOUR)
     late = late.with_attempt(started_at=NOW - 30 * HOUR)
     bar = of_job(foreseen(seen([late, job(2, gpus=8)])), 1)
     assert bar.is_overrun
     assert (bar.source, bar.end) == (DurationSource.DEFAULT, NOW + 18 * HOUR)
-
-
-def test_the_head_keeps_its_gpus_beyond_the_end_of_the_forecast() -> None:
+    # the head keeps its GPUs beyond the end of the forecast
     found = timeline(queue(), SETTINGS, NOW, most=0)
     assert [bar.job_id for bar in found.bars if bar.kind is BarKind.HEAD] == [2]
     assert found.promise == of_job(found, 2)
@@ -105,14 +98,13 @@ def test_an_unwanted_forecast_is_aborted() -> None:
     assert len(found.starts) < len(foreseen(queue()).starts)
 
 
-def test_windows_name_their_gpus() -> None:
+def test_bars_of_windows_and_drained_gpus() -> None:
+    # windows name their GPUs
     window = Window("exam", NOW + HOUR, NOW + 3 * HOUR, count=2, tenant="bob")
     kept = Settings(policy=PolicySettings(predict=False, reservations=(window,)))
     found = foreseen(seen([holder(1, 0, 4, hours=2)]), kept)
     assert found.windows == (KeptWindow("exam", NOW + HOUR, NOW + 3 * HOUR, on(6, 7), "bob"),)
-
-
-def test_a_job_on_a_drained_gpu_is_seen_there() -> None:
+    # a job on a drained GPU is seen there
     job_1 = holder(1, 0, 1, hours=2)
     row = view(0, GpuState.ALLOCATED, job_id=1, drain=Drain("fan", "alice", NOW))
     assert of_job(foreseen(of_rows([job_1], [row])), 1).gpus == on(0)
@@ -124,17 +116,14 @@ def starts_after(snapshot: Snapshot, change: SnapshotChange) -> dict[int, float 
     return {shift.job_id: (shift.after - NOW) / HOUR if shift.after else None for shift in shifts}
 
 
-def test_a_held_job_never_starts_and_others_start_sooner() -> None:
+def test_starts_after_a_change() -> None:
+    # a held job never starts and others start sooner
     assert starts_after(queue(), change_of(Hold((2,)), NOW)) == {4: 0.0, 2: None}
     assert starts_after(queue(), change_of(Hold((1,)), NOW)) == {}, "one that runs cannot be held"
-
-
-def test_a_released_job_starts() -> None:
+    # a released job starts
     waiting = job(2, gpus=8, age=100, time_limit=HOUR, held=True)
     assert starts_after(seen([waiting, job(3, gpus=1)]), change_of(Release((2,)), NOW)) == {2: 0.0, 3: 1.0}
-
-
-def test_a_requeued_job_waits_again_with_its_age() -> None:
+    # a requeued job waits again with its age
     first = holder(1, 0, 8, hours=2).evolve(submitted_at=NOW - HOUR)
     jobs = [first, job(2, gpus=8, age=100, priority=60, time_limit=HOUR)]
     assert starts_after(seen(jobs), change_of(Requeue((1,)), NOW)) == {2: 0.0, 1: 1.0}

@@ -36,19 +36,16 @@ def edited(one: Job, at: datetime = NOW, **fields: Any) -> Job:
     return keep_wait(one, Edit(spec=fields, gpus=gpus).on(one, at), None, at)
 
 
-def test_a_plain_job_waits_since_it_was_submitted() -> None:
+def test_waits_and_holds() -> None:
+    # a plain job waits since it was submitted
     assert wait(job(age=7200)) == 2.0
     assert wait(job(), NOW - HOUR) == 0.0, "the clock was set back: nobody has waited less than nothing"
-
-
-def test_time_on_hold_does_not_count_and_the_wait_goes_on_after_the_release() -> None:
+    # time on hold does not count and the wait goes on after the release
     held = changed(job(age=3600), NOW, held=True)
     assert wait(held, NOW + 10 * HOUR) == 1.0
     released = changed(held, NOW + 10 * HOUR, held=False)
     assert wait(released, NOW + 12 * HOUR) == 3.0
-
-
-def test_a_job_submitted_on_hold_has_not_waited_when_it_is_released() -> None:
+    # a job submitted on hold has not waited when it is released
     released = changed(job(age=36_000, held=True), NOW, held=False)
     assert wait(released) == 0.0
 
@@ -62,12 +59,11 @@ def test_time_before_the_begin_and_in_a_back_off_does_not_count(gate: str) -> No
     assert wait(waiting, NOW + 3 * HOUR) == 2.0
 
 
-def test_a_removed_begin_does_not_lengthen_the_wait() -> None:
+def test_waits_and_begins() -> None:
+    # a removed begin does not lengthen the wait
     waiting = edited(job(age=36_000, begin_at=NOW + HOUR), begin_at=None)
     assert wait(waiting, NOW + HOUR) == 1.0
-
-
-def test_a_begin_set_later_keeps_the_previous_wait() -> None:
+    # a begin set later keeps the previous wait
     waiting = edited(job(age=3600), begin_at=NOW + HOUR)
     assert wait(waiting, NOW + 2 * HOUR) == 2.0
 
@@ -95,13 +91,12 @@ def test_the_wait_begins_at_the_end_of_the_last_dependency(others: list[Job], ho
     assert wait(waiting, ended_at=ended_at) == hours
 
 
-def test_a_removed_dependency_does_not_lengthen_the_wait() -> None:
+def test_waits_and_dependencies_and_priorities() -> None:
+    # a removed dependency does not lengthen the wait
     waiting = job(9, age=36_000, after=(1,))
     free = keep_wait(waiting, Edit(spec={"after": ()}).on(waiting, NOW), NOW, NOW)
     assert wait(free, NOW + HOUR) == 1.0
-
-
-def test_a_wait_counts_for_its_own_priority_and_lower_ones() -> None:
+    # a wait counts for its own priority and lower ones
     raised = changed(job(age=3600, priority=0), NOW, priority=50)
     assert wait(raised, NOW + HOUR) == 1.0
     again_low = changed(raised, NOW + HOUR, priority=20)

@@ -44,12 +44,11 @@ def test_elements_are_changed_alike_in_an_entry_and_singly(verb: str, ids: set[i
     assert [job.id for job in found.jobs] == sorted(job.id for job in found.jobs)
 
 
-def test_a_change_of_all_elements_leaves_one_entry() -> None:
+def test_an_entry_after_a_change() -> None:
+    # a change of all elements leaves one entry
     found = whatif.change_of(Hold(tuple(ENTRY.ids)), NOW)(PICTURE)
     assert len(found.jobs) == len(PICTURE.jobs)
-
-
-def test_an_edit_takes_one_element_out_of_its_entry() -> None:
+    # an edit takes one element out of its entry
     found = whatif.change_of(EditJobs((9,), Edit(held=True)), NOW)(PICTURE)
     assert {job.shown_id: job.held for job in found.jobs if job.array and job.array.id == 7} == {
         "7_[0-1,3-19]": False,
