@@ -6,8 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from gputui.domain.job_spec import ContainerOptions, GpuRequest, Submission
 from gputui.domain.settings import ClusterSettings, Settings
 from tests.factories import spec, uuid
 from tests.runtime.dockerd import IMAGE
+from tests.waiting import until
 
 KEY = "0b5f"
 JOB = 4711
@@ -50,15 +50,6 @@ def script_of(
     the_spec = replace(spec(**{"image": IMAGE, **job, "options": ContainerOptions(**options)}), gpus=gpus)
     settings = Settings(cluster=ClusterSettings(**(site or {})))
     return batch_script(Submission(the_spec, held, array), KEY, settings, output)
-
-
-def eventually(found: Callable[[], Any], what: str) -> Any:
-    """Return what `found` returns as soon as that is true."""
-    deadline = time.monotonic() + 60
-    while not (answer := found()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-    return answer
 
 
 def noted(folder: Path) -> RunNote:
@@ -117,11 +108,11 @@ class BatchRun:
 
     def wait_for(self, text: str) -> None:
         """Wait until the script has printed the text."""
-        eventually(lambda: text in self.output, f"{text!r} was never printed: {self.output!r}")
+        until(lambda: text in self.output, f"{text!r} was never printed: {self.output!r}")
 
     def wait_until_it_listens(self) -> None:
         """Wait until the script of a command has handled all signals, and waits for its command and for others."""
-        eventually(self._listens, f"it never listened: {self.output!r}")
+        until(self._listens, f"it never listened: {self.output!r}")
 
     def _listens(self) -> bool:
         process = Path(f"/proc/{self.process.pid}")
@@ -133,7 +124,7 @@ class BatchRun:
 
     def wait_for_moment(self) -> None:
         """Wait until the script has reached the moment."""
-        eventually((self._folder / "met").exists, f"the moment never came: {self.output!r}")
+        until((self._folder / "met").exists, f"the moment never came: {self.output!r}")
 
     def go_on(self) -> None:
         """Let the docker command that waits go on."""

@@ -15,12 +15,13 @@ import pytest
 
 from gputui.domain.job_spec import GpuRequest, Interactive, LimitWarning
 from tests.cases import cases
-from tests.cluster.batch import JOB, KEY, BatchRun, eventually, noted, script_of
+from tests.cluster.batch import JOB, KEY, BatchRun, noted, script_of
 from tests.factories import uuid
 from tests.lane import in_its_lane
 from tests.process_list import command_lines
 from tests.runtime.conftest import engine
 from tests.runtime.dockerd import IMAGE, NETWORK, Dockerd
+from tests.waiting import until
 
 pytestmark = pytest.mark.docker
 __all__ = ["engine"]
@@ -70,7 +71,7 @@ def inspected(engine: Dockerd) -> dict[str, Any]:
         described = json.loads(answer or "[]")
         return described[0] if described and described[0]["State"]["Running"] else None
 
-    described: dict[str, Any] = eventually(found, "no container runs")
+    described: dict[str, Any] = until(found, "no container runs")
     return described
 
 
@@ -291,9 +292,9 @@ def test_a_suspended_job_stands_still(begin: Begin, engine: Dockerd) -> None:
         return engine.docker("inspect", "--format", "{{.State.Status}}", NAME)
 
     run.signal(signal.SIGTSTP, everything=False)
-    eventually(lambda: status() == "paused", "it was not paused")
+    until(lambda: status() == "paused", "it was not paused")
     run.signal(signal.SIGWINCH, everything=False)
-    eventually(lambda: status() == "running", "it does not go on")
+    until(lambda: status() == "running", "it does not go on")
     run.signal(everything=True)
     assert run.wait() in {137, 143}
 
@@ -319,7 +320,7 @@ def test_a_job_that_is_cancelled_while_its_image_is_pulled_ends_at_once(
     docker.write_text(f'#!/bin/bash\n[[ $1 != run ]] || {{ {pulls}; }}\nexec {shutil.which("docker")} "$@"\n')
     docker.chmod(0o755)
     run = begin(docker_script(command=("true",)))
-    eventually((tmp_path / "pulls").exists, "docker run never began")
+    until((tmp_path / "pulls").exists, "docker run never began")
     run.signal(everything=everything)
     assert run.wait() == 143
 
@@ -339,7 +340,7 @@ def test_a_container_with_a_terminal_is_started_by_whoever_attaches_first(
 ) -> None:
     claim = Path(f"/tmp/{NAME}.start")
     run = begin(docker_script(command=("sh", "-c", "echo begun; exit 5"), interactive=Interactive(tty=True)))
-    eventually(lambda: engine.docker("ps", "--all", "--quiet", "--filter", f"name={NAME}"), "there is no container")
+    until(lambda: engine.docker("ps", "--all", "--quiet", "--filter", f"name={NAME}"), "there is no container")
     if comes:
         claim.mkdir()
         assert engine.docker("start", "--attach", NAME, check=False) == "begun"

@@ -131,10 +131,10 @@ def test_elements_sites_and_host_jobs() -> None:
     # the site names namespace queue and priority classes
     site = ClusterSettings(namespace="lab", kueue="gpus", priority_classes=("low", "normal", "high"))
     for priority, name in ((10, "low"), (50, "normal"), (90, "high")):
-        [found] = made(spec(priority=priority), site)
-        assert found["metadata"]["namespace"] == "lab"
-        assert found["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
-        assert found["spec"]["template"]["spec"]["priorityClassName"] == name
+        [one] = made(spec(priority=priority), site)
+        assert one["metadata"]["namespace"] == "lab"
+        assert one["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
+        assert one["spec"]["template"]["spec"]["priorityClassName"] == name
     # a host job has no manifest
     with pytest.raises(InputError):
         made(spec(image=None))

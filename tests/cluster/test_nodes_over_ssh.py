@@ -6,8 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from tests.gpus.standin import StandIn
 from tests.login_shells import SHELLS, talkative
 from tests.needs import need
 from tests.runtime.sshd import Sshd
+from tests.waiting import until
 
 pytestmark = [pytest.mark.ssh, pytest.mark.nvml]
 PATIENCE = 60.0
@@ -61,13 +61,6 @@ def options(tmp_path: Path) -> Options:
     return replace(made, settings=replace(Settings(), cluster=cluster))
 
 
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_nodes_are_read_through_few_connections_which_leave_nothing_behind(
     login: Sshd, options: Options, tmp_path: Path
 ) -> None:
@@ -78,7 +71,7 @@ def test_nodes_are_read_through_few_connections_which_leave_nothing_behind(
     assert len(login.sessions()) == 2
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 10
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "they have ended")
 
 
 CONSOLE = """
@@ -97,10 +90,10 @@ def test_a_console_that_is_killed_leaves_no_probes(login: Sshd, options: Options
     environ = os.environ | settings | {"GPUTUI_CLUSTER_PROBE_COMMAND": command, "GPUTUI_STATE": str(tmp_path)}
     console = subprocess.Popen([sys.executable, "-c", CONSOLE], stdin=subprocess.PIPE, env=environ)
     noted = tmp_path / "pids"
-    wait_until(lambda: noted.exists() and len(noted.read_text().split()) == 2)
+    until(lambda: noted.exists() and len(noted.read_text().split()) == 2, "two probes run")
     console.kill()
     console.communicate()
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in noted.read_text().split()))
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in noted.read_text().split()), "none is left")
 
 
 def test_a_node_is_read_over_ssh_without_further_settings(

@@ -20,7 +20,7 @@ from gputui.domain.snapshot import Leader
 from gputui.engine.leadership import Leadership, current_leader
 from tests.cli.conftest import Run
 from tests.factories import NOW
-from tests.runtime.contract import until
+from tests.waiting import until
 
 
 @pytest.fixture

@@ -115,12 +115,12 @@ def test_skipped_days_and_impossible_ones() -> None:
     found = next_after("0 12 30 12 *", ZoneInfo("Pacific/Apia"), utc("2011-06-01T00:00"))
     assert found.year == 2012
     # every run is later than the one before
-    at, found = utc("2026-03-28T00:00"), []
+    at, each = utc("2026-03-28T00:00"), list[datetime]()
     while at < utc("2026-03-30T00:00"):
         at = next_after("*/20 1-3 * * *", BERLIN, at)
-        found.append(at)
-    assert all(before < after for before, after in pairwise(found))
-    assert next_after("*/20 1-3 * * *", BERLIN, found[0].astimezone(NEW_YORK)) == found[1]
+        each.append(at)
+    assert all(before < after for before, after in pairwise(each))
+    assert next_after("*/20 1-3 * * *", BERLIN, each[0].astimezone(NEW_YORK)) == each[1]
 
 
 # where clocks are changed: Berlin 2026-03-29 01:00 and 2026-10-25 01:00 UTC; New York 03-08 07:00 and 11-01 06:00 UTC

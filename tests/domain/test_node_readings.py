@@ -128,8 +128,8 @@ def test_foreign_use_of_a_gpu() -> None:
     longer = replace(ended, ended_at=NOW - timedelta(seconds=20))
     assert read(node(GpuState.FREE), found, longer).gpus[0].state is GpuState.FOREIGN
     # processes of others beside a job are foreign
-    processes = (GpuProcess(9, user="alice"), GpuProcess(10, user="eve", command="miner"), GpuProcess(11, user="61001"))
-    (view,) = read(node(GpuState.ALLOCATED, **HELD), reading(sample(processes=processes)), running()).gpus
+    three = (GpuProcess(9, user="alice"), GpuProcess(10, user="eve", command="miner"), GpuProcess(11, user="61001"))
+    (view,) = read(node(GpuState.ALLOCATED, **HELD), reading(sample(processes=three)), running()).gpus
     assert [each.name for each in view.holders] == ["train", "miner"]
     assert view.process_jobs == {9: 7, 11: 7}
     assert view.state is GpuState.ALLOCATED

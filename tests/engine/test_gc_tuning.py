@@ -10,9 +10,10 @@ from collections.abc import Iterator
 import pytest
 from textual import events
 
+from gputui.bootstrap import SystemClock
 from gputui.engine import loop
 from tests.cases import cases
-from tests.engine.test_host import RealClock, Seat, real
+from tests.engine.test_host import Seat, real
 from tests.engine.world import World
 from tests.tui.console import Console
 
@@ -28,7 +29,7 @@ def _as_before() -> Iterator[None]:
 
 
 async def test_leaders_and_viewers_exclude_the_queue_from_collections(world: World) -> None:
-    first, second = (Seat(real(world), RealClock(), "console", may_lead=leads) for leads in (True, False))
+    first, second = (Seat(real(world), SystemClock(), "console", may_lead=leads) for leads in (True, False))
     for seat in (first, second):
         _as_python_has_it()
         task = asyncio.create_task(seat.host.run())
@@ -125,7 +126,7 @@ async def test_old_garbage_is_collected_while_nobody_types() -> None:
 async def test_leaders_and_viewers_tune_the_collector(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "MAINTENANCE_INTERVAL", 0.01)
     for leads in (True, False):
-        seat = Seat(real(world), RealClock(), "console", may_lead=leads)
+        seat = Seat(real(world), SystemClock(), "console", may_lead=leads)
         monkeypatch.setattr(loop, "SWEEPER", loop.Sweeper(touched_at=0.0, swept_at=0.0))
         task = asyncio.create_task(seat.host.run())
         await seat.until(lambda: loop.SWEEPER.swept_at > 0.0)

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from gputui.bootstrap import SystemClock
 from gputui.domain.gpu_history import KEPT, STEP, GpuHistory, Step, TakenStep
 from gputui.domain.snapshot import Snapshot
 from gputui.engine import telemetry_files
 from gputui.engine.telemetry_files import GPU_LOG, GpuLog, read_gpu_log
 from tests.cases import cases
-from tests.engine.test_host import RealClock, Seat, real
+from tests.engine.test_host import Seat, real
 from tests.engine.world import World
 from tests.factories import NOW, uuid
 from tests.tui import sample
@@ -144,7 +145,7 @@ async def test_only_the_leader_records_readings(world: World, monkeypatch: pytes
         add(log, snapshot)
 
     monkeypatch.setattr(GpuLog, "add", noted)
-    leader, other = (Seat(real(world), RealClock(), "console", may_lead=leads) for leads in (True, False))
+    leader, other = (Seat(real(world), SystemClock(), "console", may_lead=leads) for leads in (True, False))
     tasks = [asyncio.create_task(seat.host.run()) for seat in (leader, other)]
     await leader.until(lambda: len(read_gpu_log(world.directory)) >= 2)
     assert len(writers) == 1

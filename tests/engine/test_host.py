@@ -6,15 +6,15 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from gputui.bootstrap import SystemClock
 from gputui.domain.errors import NotLeaderError, StoreFormatError
 from gputui.domain.gpu import Drain, GpuState
-from gputui.domain.job import BootTime
 from gputui.domain.job_spec import Submission
 from gputui.domain.snapshot import Leader, Node, Snapshot
 from gputui.domain.state import JobState
@@ -32,14 +32,6 @@ from gputui.store import TinyJobStore
 from tests.engine.fakes import FakeProbe, FakeRuntime
 from tests.engine.world import World
 from tests.factories import ACTOR, spec, uuid, view
-
-
-class RealClock:
-    def now(self) -> datetime:
-        return datetime.now(UTC)
-
-    def boot_time(self) -> BootTime:
-        return BootTime("boot", time.monotonic())
 
 
 class Seat:
@@ -84,14 +76,14 @@ class Seat:
 
 
 def real(world: World) -> World:
-    world.clock = RealClock()  # type: ignore[assignment]
+    world.clock = SystemClock()  # type: ignore[assignment]
     world.docker = FakeRuntime("docker", world.clock)
     world.host = FakeRuntime("process", world.clock)
     return world
 
 
 async def test_a_written_action_wakes_dispatch_at_once(world: World) -> None:
-    seat = Seat(real(world), RealClock(), "serve")
+    seat = Seat(real(world), SystemClock(), "serve")
     task = asyncio.create_task(seat.host.run())
     await seat.until(lambda: seat.feed.latest.leads_here and all(r.up for r in seat.feed.latest.nodes[0].runtimes))
     begun = asyncio.get_running_loop().time()
@@ -105,7 +97,7 @@ async def test_a_written_action_wakes_dispatch_at_once(world: World) -> None:
 
 async def test_a_second_host_waits_and_takes_over_when_the_first_ends(world: World) -> None:
     real(world)
-    first, second = Seat(world, RealClock(), "console"), Seat(world, RealClock(), "console")
+    first, second = Seat(world, SystemClock(), "console"), Seat(world, SystemClock(), "console")
     leading = asyncio.create_task(first.host.run())
     await first.until(lambda: first.feed.latest.leads_here)
     looking = asyncio.create_task(second.host.run())
@@ -121,7 +113,7 @@ async def test_a_second_host_waits_and_takes_over_when_the_first_ends(world: Wor
 
 async def test_pcie_throughput_is_requested_from_the_probe_of_the_leader(world: World) -> None:
     real(world)
-    first, second = Seat(world, RealClock(), "console"), Seat(world, RealClock(), "console")
+    first, second = Seat(world, SystemClock(), "console"), Seat(world, SystemClock(), "console")
     first.host.want_pcie(uuid(1))  # nobody reads yet: it is asked for once this process does
     leading = asyncio.create_task(first.host.run())
     await first.until(lambda: first.feed.latest.leads_here)
@@ -142,7 +134,7 @@ async def test_pcie_throughput_is_requested_from_the_probe_of_the_leader(world: 
 
 async def test_serve_gives_up_when_the_leadership_is_not_free_in_time(world: World) -> None:
     real(world)
-    first, second = Seat(world, RealClock(), "serve"), Seat(world, RealClock(), "serve")
+    first, second = Seat(world, SystemClock(), "serve"), Seat(world, SystemClock(), "serve")
     leading = asyncio.create_task(first.host.lead(0))
     await first.until(lambda: first.feed.latest.leads_here)
     assert not await second.host.lead(0.2)
@@ -159,7 +151,7 @@ def test_without_a_scheduler_the_snapshot_says_so(world: World) -> None:
 
 
 async def test_a_process_that_lost_the_lock_file_stops_scheduling(world: World) -> None:
-    seat = Seat(real(world), RealClock(), "serve")
+    seat = Seat(real(world), SystemClock(), "serve")
     leading = asyncio.create_task(seat.host.lead(0))
     await seat.until(lambda: seat.feed.latest.leads_here)
     (world.directory / LOCK_FILE).unlink()
@@ -170,7 +162,7 @@ async def test_a_process_that_lost_the_lock_file_stops_scheduling(world: World) 
 
 
 async def test_dispatch_survives_a_temporarily_unavailable_store(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    seat = Seat(real(world), RealClock(), "serve")
+    seat = Seat(real(world), SystemClock(), "serve")
     task = asyncio.create_task(seat.host.run())
     await seat.until(lambda: seat.feed.latest.leads_here)
     version, gone = world.store.version, threading.Event()
@@ -193,7 +185,7 @@ async def test_scheduling_resumes_in_a_state_directory_that_comes_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The directory may be moved away and back, or mounted again: lock and queue are gone meanwhile."""
-    seat = Seat(real(world), RealClock(), "console")
+    seat = Seat(real(world), SystemClock(), "console")
     task = asyncio.create_task(seat.host.run())
     await seat.until(lambda: seat.feed.latest.leads_here)
     acquire, version, jobs = Leadership.acquire, world.store.version, world.store.jobs
@@ -283,7 +275,7 @@ async def test_an_inaccessible_lock_is_reported_in_the_snapshot(world: World, mo
         raise PermissionError(13, "Permission denied", "scheduler.lock")
 
     monkeypatch.setattr(Leadership, "acquire", refused)
-    seat = Seat(real(world), RealClock(), "console")
+    seat = Seat(real(world), SystemClock(), "console")
     task = asyncio.create_task(seat.host.run())
     await seat.until(lambda: bool(seat.feed.latest.notices))
     assert [notice.text for notice in seat.feed.latest.notices] == [
@@ -294,7 +286,7 @@ async def test_an_inaccessible_lock_is_reported_in_the_snapshot(world: World, mo
 
 
 async def test_a_gpu_that_others_show_is_read_in_detail(world: World) -> None:
-    leader = Seat(real(world), RealClock(), "serve")
+    leader = Seat(real(world), SystemClock(), "serve")
     leading = asyncio.create_task(leader.host.run())
     await leader.until(lambda: leader.feed.latest.leads_here)
     leader.host.read_for_others(uuid(2))
@@ -311,7 +303,7 @@ async def test_a_repeatedly_failing_scheduler_hands_over_and_releases_leadership
 ) -> None:
     monkeypatch.setattr(loop, "AGAIN_AFTER", 0.0)
     handed_over = list[bool]()
-    seat = Seat(real(world), RealClock(), "console", hand_over=lambda: handed_over.append(seat.host.leads))
+    seat = Seat(real(world), SystemClock(), "console", hand_over=lambda: handed_over.append(seat.host.leads))
     tick = Scheduler.tick
 
     def broken(scheduler: Scheduler, now: datetime) -> Snapshot:
@@ -328,7 +320,7 @@ async def test_a_repeatedly_failing_scheduler_hands_over_and_releases_leadership
     assert (
         "scheduling in this process failed 5 times within a minute, the last time in a tick by KeyError: 'oh'" in told
     )
-    next_one, job_id = Seat(world, RealClock(), "serve"), world.submit()
+    next_one, job_id = Seat(world, SystemClock(), "serve"), world.submit()
     leading = asyncio.create_task(next_one.host.lead(10))
     await next_one.until(lambda: world.job(job_id).state is JobState.RUNNING)
     for one in (seat, next_one):
@@ -339,7 +331,7 @@ async def test_a_repeatedly_failing_scheduler_hands_over_and_releases_leadership
 async def test_serve_reports_repeated_failures(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "AGAIN_AFTER", 0.0)
     monkeypatch.setattr(Scheduler, "tick", lambda *_: 1 // 0)
-    seat = Seat(real(world), RealClock(), "serve")
+    seat = Seat(real(world), SystemClock(), "serve")
     with pytest.raises(SchedulingFailedError, match=r"failed 5 times .* ZeroDivisionError"):
         await asyncio.wait_for(seat.host.lead(0), 60)
     assert not seat.host.leads
@@ -347,7 +339,7 @@ async def test_serve_reports_repeated_failures(world: World, monkeypatch: pytest
 
 async def test_a_failed_start_is_reported_and_retried(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "AGAIN_AFTER", 0.0)
-    seat = Seat(real(world), RealClock(), "console")
+    seat = Seat(real(world), SystemClock(), "console")
     start, failing = Scheduler.start, iter([True, True])
 
     def begin(scheduler: Scheduler) -> None:
@@ -368,7 +360,7 @@ async def test_a_failed_start_is_reported_and_retried(world: World, monkeypatch:
 def test_a_host_can_be_stopped_from_another_thread_at_any_time(world: World) -> None:
     real(world)
     for before in (True, False):
-        seat = Seat(world, RealClock(), "console")
+        seat = Seat(world, SystemClock(), "console")
         if before:
             seat.host.stop()
         thread = threading.Thread(target=lambda seat=seat: asyncio.run(seat.host.run()))
@@ -382,7 +374,7 @@ def test_a_host_can_be_stopped_from_another_thread_at_any_time(world: World) -> 
 
 
 async def test_a_screen_that_fails_on_a_snapshot_fails_no_tick(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    seat = Seat(real(world), RealClock(), "console")
+    seat = Seat(real(world), SystemClock(), "console")
 
     def broken(_: Snapshot) -> None:
         raise KeyError("no such widget")
@@ -403,7 +395,7 @@ async def test_a_console_whose_directory_was_replaced_says_so_and_leaves_the_new
     real(world)
     world.directory = state = tmp_path / "state"
     world.store = TinyJobStore(state)
-    seat = Seat(world, RealClock(), "console")
+    seat = Seat(world, SystemClock(), "console")
     task = asyncio.create_task(seat.host.run())
     await seat.until(lambda: seat.feed.latest.leads_here)
     TinyJobStore(tmp_path / "new").close()
@@ -413,7 +405,7 @@ async def test_a_console_whose_directory_was_replaced_says_so_and_leaves_the_new
     assert not seat.host.leads
     assert seat.feed.latest.gpus == ()  # nobody reads them
     world.store = TinyJobStore(state)
-    actions, other = Actions(world.store, RealClock(), ACTOR), Seat(world, RealClock(), "serve")
+    actions, other = Actions(world.store, SystemClock(), ACTOR), Seat(world, SystemClock(), "serve")
     leading = asyncio.create_task(other.host.lead(0))
     [job_id] = actions.act(SubmitJobs((Submission(spec(0)),))).ids
     await other.until(lambda: world.job(job_id).state is JobState.RUNNING)
@@ -433,11 +425,11 @@ async def test_serve_waits_until_the_lock_file_can_be_created(world: World, monk
         return acquire(leadership, me)
 
     monkeypatch.setattr(Leadership, "acquire", refused)
-    impatient = Seat(world, RealClock(), "serve")
+    impatient = Seat(world, SystemClock(), "serve")
     with pytest.raises(OSError, match="No space left") as info:
         await impatient.host.lead(0)
     assert info.value.filename == str(world.directory / LOCK_FILE)
-    patient = Seat(world, RealClock(), "serve")
+    patient = Seat(world, SystemClock(), "serve")
     leading = asyncio.create_task(patient.host.lead(10))
     await patient.until(lambda: patient.feed.latest.leads_here)
     patient.host.stop()

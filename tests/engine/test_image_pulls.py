@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from gputui.bootstrap import SystemClock
 from gputui.domain.action import Cancel
 from gputui.domain.errors import Cause, CauseCode, RuntimeFault
 from gputui.domain.job_spec import JobId
@@ -18,7 +19,7 @@ from gputui.domain.state import JobState
 from gputui.engine.tick import attempt_workers
 from gputui.engine.tick.attempt_workers import ImagePulls
 from tests.engine.fakes import InlineExecutor, LaterExecutor
-from tests.engine.test_host import RealClock, Seat, real
+from tests.engine.test_host import Seat, real
 from tests.engine.world import World
 
 ON_REAL_POOLS = True
@@ -187,7 +188,7 @@ def test_a_full_disk_lets_jobs_ask_again(world: World, later: LaterExecutor, mon
 async def test_hanging_pulls_delay_nothing(world: World) -> None:
     """Eight images that hang, beside a job that ends, one that is cancelled, one that starts, and a pull that ends."""
     registry = Registry(attentive(world))
-    seat = Seat(world, RealClock(), "serve")
+    seat = Seat(world, SystemClock(), "serve")
     ends, cancelled = world.submit(), world.submit()
     task = asyncio.create_task(seat.host.run())
     await seat.until(lambda: states(world, ends, cancelled) == [JobState.RUNNING] * 2)
@@ -217,14 +218,14 @@ async def test_hanging_pulls_delay_nothing(world: World) -> None:
 
 async def test_a_scheduler_that_leaves_ends_its_pulls_and_waits_for_none(world: World) -> None:
     registry = Registry(real(world))
-    seat = Seat(world, RealClock(), "serve")
+    seat = Seat(world, SystemClock(), "serve")
     job_id = world.submit(image="huge")
     task = asyncio.create_task(seat.host.run())
     await seat.until(lambda: registry.asked == ["huge"])
     seat.host.stop()
     await asyncio.wait_for(task, 60)
     world.docker.pull = lambda *_: world.docker.images.add("huge")  # type: ignore[method-assign]
-    next_one = Seat(world, RealClock(), "serve")
+    next_one = Seat(world, SystemClock(), "serve")
     task = asyncio.create_task(next_one.host.run())
     await next_one.until(lambda: states(world, job_id) == [JobState.RUNNING])
     next_one.host.stop()
@@ -237,7 +238,7 @@ async def test_kills_wait_neither_for_starts_nor_for_another_engine(world: World
     let_go = threading.Event()
     for name in ("create", "kill", "terminate"):
         setattr(world.docker, name, lambda *_: let_go.wait(60))
-    seat = Seat(world, RealClock(), "serve")
+    seat = Seat(world, SystemClock(), "serve")
     host_job = world.submit(image=None, command=("sleep", "60"), time_limit=timedelta(seconds=1))
     task = asyncio.create_task(seat.host.run())
     await seat.until(lambda: states(world, host_job) == [JobState.RUNNING])

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from gputui.bootstrap import SystemClock
 from gputui.engine import loop
 from tests.cases import cases
-from tests.engine.test_host import RealClock, Seat, real
+from tests.engine.test_host import Seat, real
 from tests.engine.world import World
 
 MOMENT = """
@@ -67,7 +68,7 @@ async def test_leaders_and_viewers_tune_malloc(tmp_path: Path, monkeypatch: pyte
     world = World(tmp_path)
     seen: list[bool] = []
     monkeypatch.setattr(loop, "configure_malloc", lambda: seen.append(True))
-    seat = Seat(real(world), RealClock(), "console", may_lead=may_lead)
+    seat = Seat(real(world), SystemClock(), "console", may_lead=may_lead)
     running = asyncio.create_task(seat.host.run())
     await seat.until(lambda: bool(seen))
     seat.host.stop()

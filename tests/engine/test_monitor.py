@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from gputui.bootstrap import SystemClock
 from gputui.domain.arrays import Entries
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.snapshot import Leader, Notice, Snapshot
@@ -18,7 +19,7 @@ from gputui.engine.feed import Feed
 from gputui.engine.host import Adapters, Extras, Host, monitored
 from gputui.ports.monitor import Monitors
 from tests.engine.fakes import FakeProbe
-from tests.engine.test_host import RealClock, real
+from tests.engine.test_host import real
 from tests.engine.world import World
 
 
@@ -76,9 +77,9 @@ async def test_a_monitor_records_a_term_and_ends_with_it(world: World) -> None:
 
     host = Host(
         store=world.store,
-        adapters=lambda: Adapters({"docker": world.docker, "process": world.host}, FakeProbe(4, RealClock())),
+        adapters=lambda: Adapters({"docker": world.docker, "process": world.host}, FakeProbe(4, SystemClock())),
         settings=world.settings,
-        clock=RealClock(),
+        clock=SystemClock(),
         directory=world.directory,
         me=Leader(1, "here", "root", "serve", datetime.now(UTC)),
         feed=feed,
@@ -118,9 +119,9 @@ async def test_scheduling_works_if_the_monitor_cannot_be_opened(world: World) ->
 
     host = Host(
         store=world.store,
-        adapters=lambda: Adapters({"docker": world.docker, "process": world.host}, FakeProbe(4, RealClock())),
+        adapters=lambda: Adapters({"docker": world.docker, "process": world.host}, FakeProbe(4, SystemClock())),
         settings=world.settings,
-        clock=RealClock(),
+        clock=SystemClock(),
         directory=world.directory,
         me=Leader(1, "here", "root", "serve", datetime.now(UTC)),
         feed=feed,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gputui.bootstrap import SystemClock
 from gputui.domain.action import AddRecurring, Cancel, Hold, PauseRecurring
 from gputui.domain.job_spec import Submission
 from gputui.domain.recurring import Recurrence
@@ -17,7 +18,7 @@ from gputui.engine import host
 from gputui.engine.leadership import Leadership
 from gputui.ports import JobStore
 from tests.cases import cases
-from tests.engine.test_host import RealClock, Seat, real
+from tests.engine.test_host import Seat, real
 from tests.engine.world import World
 from tests.factories import NOW, spec
 
@@ -66,7 +67,7 @@ async def test_it_yields_to_a_service_that_waits(tmp_path: Path, is_empty: bool)
     real(world)
     if not is_empty:
         world.actions.act(Hold((world.submit(1),)))
-    first, second = Seat(world, RealClock(), "serve", stands_in=True), Seat(world, RealClock(), "serve")
+    first, second = Seat(world, SystemClock(), "serve", stands_in=True), Seat(world, SystemClock(), "serve")
     leading = asyncio.create_task(first.host.lead(0))
     await first.until(lambda: first.feed.latest.leads_here)
     assert not Leadership(world.directory).is_awaited()
@@ -80,7 +81,7 @@ async def test_it_yields_to_a_service_that_waits(tmp_path: Path, is_empty: bool)
 
 async def test_it_ends_when_there_is_nothing_to_do(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "IDLE_FOR", 0.0)
-    seat = Seat(real(world), RealClock(), "serve", stands_in=True)
+    seat = Seat(real(world), SystemClock(), "serve", stands_in=True)
     assert await asyncio.wait_for(seat.host.lead(0), 60)
     assert (seat.host.has_run_dry, seat.host.leads, seat.probe.is_closed) == (True, False, True)
 
@@ -89,7 +90,7 @@ async def test_a_service_does_not_end_on_an_empty_queue(world: World, monkeypatc
     """Nor does it yield to another."""
     monkeypatch.setattr(host, "IDLE_FOR", 0.0)
     monkeypatch.setattr(host, "LOOK_EVERY", 0.01)
-    first, second = Seat(real(world), RealClock(), "serve"), Seat(world, RealClock(), "serve")
+    first, second = Seat(real(world), SystemClock(), "serve"), Seat(world, SystemClock(), "serve")
     leading = asyncio.create_task(first.host.lead(0))
     await first.until(lambda: first.feed.latest.leads_here)
     assert not await asyncio.wait_for(second.host.lead(0.5), 60)
@@ -101,7 +102,7 @@ async def test_a_service_does_not_end_on_an_empty_queue(world: World, monkeypatc
 async def test_who_cannot_lead_is_not_waited_for(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A service whose store refuses would leave the queue without a scheduler."""
     real(world)
-    seat = Seat(world, RealClock(), "serve")
+    seat = Seat(world, SystemClock(), "serve")
 
     def refuse(store: JobStore) -> None:
         raise OSError(13, "Permission denied", str(tmp_path))

@@ -6,7 +6,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from gputui.engine import streams as subject
 from gputui.engine.streams import Streams
 from gputui.ports.backend import Attach, FollowLog, StreamRequest
 from tests.factories import NOW, job, running
+from tests.waiting import until
 
 PROCESS = """
 import json, os, socket, sys
@@ -109,13 +110,6 @@ def there() -> Iterator[Jobs]:
     there.close()
 
 
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def test_a_process_gets_the_connection_and_the_decision_and_the_audit_log_says_who_entered(there: Jobs) -> None:
     client = there.ask(ALICE, 7, LS)
     assert client.is_served("alice", 7)
@@ -156,7 +150,7 @@ def test_one_user_does_not_take_all_streams_and_operators_are_not_counted(
     assert all(there.ask(ROOT, 7, LS).is_served("root", 7) for _ in range(4))
     assert first.is_served("alice", 7)
     first.connection.close()
-    until(lambda: b"most for" not in _answer(there))
+    until(lambda: b"most for" not in _answer(there), "there is room")
 
 
 def _answer(there: Jobs) -> bytes:

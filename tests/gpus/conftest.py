@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from gputui.bootstrap import SystemClock
 from gputui.domain.settings import GpuSettings
 from gputui.gpus.supervisor import NvmlProbe
 from tests.gpus.standin import StandIn
-from tests.gpus.watching import FAST, SystemClock, Watcher
+from tests.gpus.watching import FAST, Watcher
 
 Start = Callable[..., Watcher]
 

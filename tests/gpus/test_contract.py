@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from gputui.bootstrap import SystemClock
 from gputui.domain.gpu import ProbeCode
 from gputui.gpus.simulated import SimulatedProbe
 from gputui.gpus.supervisor import NvmlProbe
 from gputui.ports import GpuProbe
 from tests.factories import running
-from tests.gpus.watching import FAST, PATIENCE, SystemClock, Watcher
+from tests.gpus.watching import FAST, PATIENCE, Watcher
 
 Make = Callable[[], GpuProbe]
 

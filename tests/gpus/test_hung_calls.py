@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
+from gputui.bootstrap import SystemClock
 from gputui.domain.gpu import GpuState, ProbeCode, ProbeReading
 from gputui.domain.policy.availability import Evidence, gpu_views
 from gputui.domain.settings import SchedulerSettings
@@ -14,7 +15,7 @@ from gputui.gpus.supervisor import HungCalls, NvmlProbe, first_reading
 from gputui.gpus.supervisor import is_whole as is_complete
 from tests.gpus.conftest import Start
 from tests.gpus.standin import StandIn, nvlinks, uuid
-from tests.gpus.watching import FAST, SystemClock, is_whole
+from tests.gpus.watching import FAST, is_whole
 from tests.lane import in_its_lane
 
 HASTY = replace(FAST, hang_after=timedelta(seconds=0.7))

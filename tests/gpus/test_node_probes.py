@@ -14,11 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from gputui.bootstrap import SystemClock
 from gputui.domain.gpu import ProbeCode, ProbeReading
 from gputui.gpus.node_probes import MOST_GARBLED, NodeOutput, SshNodeProbes
 from tests.cases import cases
 from tests.gpus.standin import StandIn, uuid
-from tests.gpus.watching import PATIENCE, SystemClock
+from tests.gpus.watching import PATIENCE, has_ended
+from tests.waiting import until
 
 PROBE = (sys.executable, "-P", "-m", "gputui", "probe")
 INTERVAL = timedelta(seconds=0.2)
@@ -65,21 +67,6 @@ def is_read(reading: ProbeReading) -> bool:
     return reading.status.code is ProbeCode.OK
 
 
-def has_ended(pid: int) -> bool:
-    """Return whether a process has ended; its parent may be gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_a_node_whose_probe_dies_says_so_and_comes_back(standin: StandIn, watch: Watch, tmp_path: Path) -> None:
     standin.write("gpu 1 temperature 66", gpus=2)
     pids = tmp_path / "pids"
@@ -98,8 +85,8 @@ def test_a_node_whose_probe_dies_says_so_and_comes_back(standin: StandIn, watch:
     assert again.taken_at > (died.taken_at or again.taken_at)
     pid = int(pids.read_text().split()[-1])
     watched.probes.follow([])
-    wait_until(lambda: has_ended(pid))
-    wait_until(lambda: not watched.probes.readings())
+    until(lambda: has_ended(pid), "the probe has ended")
+    until(lambda: not watched.probes.readings(), "there are no readings")
 
 
 def test_what_cannot_be_taken_is_told_and_the_node_is_read_again(
@@ -170,7 +157,7 @@ def test_few_nodes_are_connected_to_at_a_time(watch: Watch, tmp_path: Path) -> N
     watched = watch(lambda node: ("sh", "-c", script, "sh", str(standing), node))
     watched.probes.follow([f"n{number:02}" for number in range(30)])
     watched.until("n00", lambda reading: reading.status.code is ProbeCode.UNREACHABLE)
-    wait_until(lambda: len(list(standing.iterdir())) >= 8)
+    until(lambda: len(list(standing.iterdir())) >= 8, "eight stand")
     assert len(list(standing.iterdir())) <= 9  # one of them has failed and made room
     watched.probes.close()
 
@@ -190,12 +177,12 @@ def test_a_reader_that_is_killed_leaves_no_probe(standin: StandIn, tmp_path: Pat
     pids = tmp_path / "pids"
     command = ("sh", "-c", f'echo $$ >> {pids}; exec "$@"', "sh", *PROBE)
     reader = subprocess.Popen([sys.executable, "-c", OF_ITSELF, *command], stdin=subprocess.PIPE)
-    wait_until(lambda: pids.exists() and pids.read_text().strip())
+    until(lambda: pids.exists() and pids.read_text().strip(), "it runs")
     pid = int(pids.read_text())
     assert not has_ended(pid)
     reader.kill()
     reader.communicate()
-    wait_until(lambda: has_ended(pid))
+    until(lambda: has_ended(pid), "the probe has ended")
 
 
 def test_a_probe_ends_when_nobody_speaks_to_it(standin: StandIn) -> None:

@@ -19,14 +19,16 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from gputui.bootstrap import SystemClock
 from gputui.domain.gpu import HealthCode, ProbeCode, ProbeReading
 from gputui.domain.settings import GpuSettings
 from gputui.gpus.readings import ReadingAssembler
 from gputui.gpus.supervisor import MOST_STUCK, NvmlProbe, ProbeProcess, first_reading
 from tests.gpus.conftest import Start
 from tests.gpus.standin import StandIn, uuid
-from tests.gpus.watching import FAST, PATIENCE, SystemClock, Watcher, is_whole, sample_of
+from tests.gpus.watching import FAST, PATIENCE, Watcher, has_ended, is_whole, sample_of
 from tests.machine_load import stretched
+from tests.waiting import until
 
 pytestmark = pytest.mark.nvml
 
@@ -40,21 +42,6 @@ def pid_of(watcher: Watcher) -> int:
 
 def has_process_with(memory: int, reading: ProbeReading) -> bool:
     return [process.memory for process in sample_of(reading, 0).processes or ()] == [memory]
-
-
-def is_alive(pid: int) -> bool:
-    """Return whether the process exists and is not a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def wait_gone(pid: int) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while is_alive(pid):
-        assert time.monotonic() < deadline, f"process {pid} is still there"
-        time.sleep(0.01)  # nothing to wait on: it is nobody's child here
 
 
 def test_a_killed_probe_is_reported_and_restarted(standin: StandIn, watch: Start) -> None:
@@ -98,7 +85,7 @@ def test_a_hanging_probe_is_killed(standin: StandIn, watch: Start) -> None:
     hanging = pid_of(watcher)
     standin.change("hang *")
     watcher.until(lambda reading: reading.status.code is ProbeCode.WEDGED)
-    wait_gone(hanging)
+    until(lambda: has_ended(hanging), "it is gone")
 
 
 class Unkillable(ProbeProcess):
@@ -146,7 +133,7 @@ def test_close_does_not_wait_for_a_wedged_driver(standin: StandIn, watch: Start)
     before = time.monotonic()
     watcher.probe.close()
     assert time.monotonic() - before < stretched(1)
-    wait_gone(pid)
+    until(lambda: has_ended(pid), "it is gone")
 
 
 def test_nothing_blocks_while_the_driver_hangs(standin: StandIn, watch: Start) -> None:
@@ -191,9 +178,9 @@ def test_the_probe_dies_with_its_supervisor_even_when_it_hangs(standin: StandIn,
         probe = int(parent.stdout.readline())
         standin.change("hang *")
         time.sleep(0.5)  # ten sweeps: by now it is inside a call, where it cannot see its stdin end
-        assert is_alive(probe)
+        assert not has_ended(probe)
         parent.kill()
-    wait_gone(probe)
+    until(lambda: has_ended(probe), "it is gone")
 
 
 def test_the_probe_ends_when_its_stdin_does(standin: StandIn) -> None:

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from gputui.bootstrap import SystemClock
 from gputui.domain.gpu import GpuSample, GpuState, GpuView, HealthCode, ProbeCode, ProbeReading
 from gputui.domain.policy.availability import Evidence, gpu_views
 from gputui.domain.settings import SchedulerSettings
@@ -14,7 +15,7 @@ from tests.cases import cases
 from tests.factories import GIB
 from tests.gpus.conftest import Start
 from tests.gpus.standin import StandIn, uuid
-from tests.gpus.watching import SystemClock, sample_of
+from tests.gpus.watching import sample_of
 
 pytestmark = pytest.mark.nvml
 MACHINE = memory_total() or 0

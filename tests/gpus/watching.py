@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
+from pathlib import Path
 
 from gputui.domain.gpu import GpuSample, ProbeReading
 from gputui.domain.settings import GpuSettings
@@ -18,11 +19,6 @@ FAST = GpuSettings(
 )
 PATIENCE = 60.0
 """Seconds: only a test that fails waits so long."""
-
-
-class SystemClock:
-    def now(self) -> datetime:
-        return datetime.now(UTC)
 
 
 class Watcher:
@@ -71,3 +67,11 @@ def is_whole(reading: ProbeReading) -> bool:
 
 def sample_of(reading: ProbeReading, index: int) -> GpuSample:
     return reading.samples[next(gpu.uuid for gpu in reading.gpus if gpu.index == index and not gpu.mig_parent)]
+
+
+def has_ended(pid: int) -> bool:
+    """Return whether a process has ended; its parent may be gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True

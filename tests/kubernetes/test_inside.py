@@ -33,20 +33,23 @@ def sh(script: str, *, stdin: bool = False) -> ExecRequest:
     return ExecRequest(("sh", "-c", script), stdin)
 
 
-def test_the_place_is_the_pod_and_its_node(harness: KubernetesHarness) -> None:
+def test_commands_in_a_pod(harness: KubernetesHarness) -> None:
+    # the place is the pod and its node
     job = running(harness.kube)
     pod = harness.pod(job)
     assert harness.kube.place(job) == f"pod {pod['metadata']['name']} on {pod['spec']['nodeName']}"
-
-
-def test_much_output_comes_whole(harness: KubernetesHarness) -> None:
+    # much output comes whole
     talk = Talk(harness.kube.enter(running(harness.kube), sh("head -c 300000 /dev/zero; echo end >&2")))
     assert (talk.end(), len(talk.out), talk.err) == (0, 300_000, b"end\n")
-
-
-def test_a_command_that_the_image_lacks(harness: KubernetesHarness) -> None:
+    # a command that the image lacks
     with pytest.raises(ClusterRefusedError, match='exec: "nosuch": executable file not found'):
         Talk(harness.kube.enter(running(harness.kube), ExecRequest(("nosuch",)))).end()
+    # a lost connection tells no exit code
+    channel = harness.kube.enter(running(harness.kube), sh("echo begun; read word", stdin=True))
+    talk = Talk(channel)
+    talk.until(b"begun")
+    harness.fake.drop_streams()
+    assert talk.end() is None
 
 
 def test_an_image_without_ps_has_no_empty_list(
@@ -65,14 +68,6 @@ def test_a_node_that_does_not_answer(harness: KubernetesHarness) -> None:
     harness.fake.silent_nodes = {"gpu1", "gpu2", "gpu3"}
     with pytest.raises(ClusterUnavailableError, match=r"i/o timeout \(500\)"):
         harness.kube.enter(job, sh("true"))
-
-
-def test_a_lost_connection_tells_no_exit_code(harness: KubernetesHarness) -> None:
-    channel = harness.kube.enter(running(harness.kube), sh("echo begun; read word", stdin=True))
-    talk = Talk(channel)
-    talk.until(b"begun")
-    harness.fake.drop_streams()
-    assert talk.end() is None
 
 
 def test_a_job_that_has_ended_has_no_pod_to_enter(harness: KubernetesHarness) -> None:

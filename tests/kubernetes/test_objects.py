@@ -57,13 +57,14 @@ def test_containers_and_nodes() -> None:
     capacity = {"nvidia.com/gpu": "1", "nvidia.com/gpu.shared": "2", "nvidia.com/mig-1g.10gb": "2", "cpu": "8"}
     node = node_of(capacity, **{"nvidia.com/gpu.memory": "81920", "nvidia.com/mig-1g.10gb.memory": "9728"})
     limits = {"nvidia.com/mig-1g.10gb": "1", "nvidia.com/gpu.shared": "1", "nvidia.com/gpu": "0", "memory": "1Gi"}
-    spec = {"nodeName": "gpu1", "containers": [{"name": "main", "resources": {"limits": limits}}]}
+    placed = {"nodeName": "gpu1", "containers": [{"name": "main", "resources": {"limits": limits}}]}
     owner = {"kind": "PyTorchJob", "name": "bert", "uid": "o1", "controller": True}
     meta = {"name": "bert-0", "namespace": "vision", "ownerReferences": [owner]}
-    pod = Reader(KubePod).read(json.dumps({"metadata": meta, "spec": spec, "status": {"phase": "Running"}}).encode())
-    assert pod is not None
-    assert pod.spec.gpus == 2
-    [shown] = nodes_of([node], [pod], {})
+    data = json.dumps({"metadata": meta, "spec": placed, "status": {"phase": "Running"}}).encode()
+    there = Reader(KubePod).read(data)
+    assert there is not None
+    assert there.spec.gpus == 2
+    [shown] = nodes_of([node], [there], {})
     states = [(view.gpu.uuid, view.gpu.mig_profile, view.state.value) for view in shown.gpus]
     assert states == [
         ("gpu1:0", None, "FREE"),

@@ -22,11 +22,21 @@ def reason(harness: KubernetesHarness, job_id: int) -> Reason:
     return harness.kube.snapshot().reasons[job_id]
 
 
-def test_a_pod_without_room_waits_for_resources(harness: KubernetesHarness) -> None:
+def test_pods_that_no_node_has_room_for(harness: KubernetesHarness) -> None:
+    # a pod without room waits for resources
     [job_id] = harness.kube.submit([Submission(spec(3))], "k1")
     assert reason(harness, job_id) == Reason(
         PendingReason.RESOURCES,
         "waits for resources: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu. (Unschedulable)",
+    )
+    # a pod for which others are preempted says where
+    [job_id] = harness.kube.submit([Submission(spec(3))], "k1")
+    pod = harness.pod(harness.kube.job(job_id))
+    harness.fake.objects.change("pods", pod, lambda item: item["status"].update(nominatedNodeName="gpu2"))
+    until(
+        lambda: reason(harness, job_id).text,
+        lambda text: text.startswith("node gpu2 is being freed for it: 0/3 nodes are available"),
+        "the node is told",
     )
 
 
@@ -79,17 +89,6 @@ def test_an_old_warning_of_the_scheduler_is_no_obstacle_once_a_node_has_the_pod(
     harness.fake.objects.create("events", event | {"involvedObject": about, "message": "0/3 nodes are available"})
     expected = "its container is being made (ContainerCreating)"
     until(lambda: harness.kube.snapshot().progress.get(job_id), lambda told: told == expected, "the event is seen")
-
-
-def test_a_pod_for_which_others_are_preempted_says_where(harness: KubernetesHarness) -> None:
-    [job_id] = harness.kube.submit([Submission(spec(3))], "k1")
-    pod = harness.pod(harness.kube.job(job_id))
-    harness.fake.objects.change("pods", pod, lambda item: item["status"].update(nominatedNodeName="gpu2"))
-    until(
-        lambda: reason(harness, job_id).text,
-        lambda text: text.startswith("node gpu2 is being freed for it: 0/3 nodes are available"),
-        "the node is told",
-    )
 
 
 def test_a_job_of_kueue_waits_for_quota_and_starts(make: MakeHarness) -> None:

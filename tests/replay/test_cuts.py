@@ -47,8 +47,8 @@ def test_cuts_of_a_trace() -> None:
     # each salt gives another cut
     assert cut(trace(), 8, 1, 0, "one") == cut(trace(), 8, 1, 0, "one")
     told_apart = [replace(job, duration=1000.0 + job.number) for job in trace()]
-    found = [{job.duration for job in cut(told_apart, 8, 1, 0, salt)} for salt in ("", "one", "two")]
-    assert all(one != other for one, other in zip(found, found[1:] + found[:1], strict=True))
+    cuts = [{job.duration for job in cut(told_apart, 8, 1, 0, salt)} for salt in ("", "one", "two")]
+    assert all(one != other for one, other in zip(cuts, cuts[1:] + cuts[:1], strict=True))
 
 
 def test_a_written_cut_is_read_back(tmp_path: Path) -> None:

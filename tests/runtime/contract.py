@@ -20,6 +20,7 @@ from gputui.domain.errors import CauseCode, RuntimeFault
 from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec
 from gputui.ports import LogStream, Runtime
 from tests.factories import uuid
+from tests.waiting import until
 
 STORE = f"test{secrets.token_hex(4)}"
 OTHER_STORE = f"test{secrets.token_hex(4)}"
@@ -42,14 +43,6 @@ def shell(script: str) -> tuple[str, ...]:
 def until_told(then: str) -> tuple[str, ...]:
     """Return a command that prints `ready` and runs until it is asked to end; then it runs these words."""
     return shell(f'trap "{then}" TERM; echo ready; while :; do sleep 0.02; done')
-
-
-def until(true: Callable[[], bool], what: str) -> None:
-    """Wait for an external condition that sends no event."""
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < deadline, f"gave up waiting until {what}"
-        time.sleep(0.005)
 
 
 @dataclass

@@ -20,9 +20,10 @@ from gputui.runtime.cgroups import MOUNT, ConsumptionReader, Trees, files_in
 from gputui.runtime.docker.runtime import DockerRuntime
 from tests.cases import cases
 from tests.factories import FakeClock
-from tests.runtime.contract import Harness, seen, shell, until
+from tests.runtime.contract import Harness, seen, shell
 from tests.runtime.dockerd import IMAGE, Dockerd
 from tests.runtime.test_process import process_harness
+from tests.waiting import until
 
 ID = "4f" * 32
 MIB = 1024**2

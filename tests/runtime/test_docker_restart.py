@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import docker
 import pytest
 
+from gputui.bootstrap import SystemClock
 from gputui.domain.container import ContainerRecord, ContainerState
 from gputui.domain.errors import Blame, CauseCode, RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
@@ -21,20 +22,14 @@ from gputui.ports import Runtime
 from gputui.runtime.docker.records import made_success_up
 from gputui.runtime.docker.runtime import DockerRuntime
 from tests.cases import cases
-from tests.runtime.contract import PATIENCE, STORE, Harness, record, seen, shell, until
+from tests.runtime.contract import PATIENCE, STORE, Harness, record, seen, shell
 from tests.runtime.dockerd import IMAGE, Dockerd, is_alive, processes_of
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from docker import APIClient
 
 pytestmark = pytest.mark.docker
-
-
-class SystemClock:
-    """Real clock, for comparison with the engine's times."""
-
-    def now(self) -> datetime:
-        return datetime.now(UTC)
 
 
 class Watched:

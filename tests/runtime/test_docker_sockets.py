@@ -14,8 +14,8 @@ from gputui.runtime.docker import connection
 from gputui.runtime.docker.connection import MOST_IDLE, Connection
 from gputui.runtime.docker.runtime import DockerRuntime
 from tests.factories import FakeClock
-from tests.runtime.contract import until
 from tests.runtime.standin_engine import Handler, StandInEngine
+from tests.waiting import until
 
 WORKERS = 8
 

@@ -15,9 +15,9 @@ import pytest
 
 from gputui.domain.job_spec import Submission
 from tests import leftovers
-from tests.runtime.contract import until
 from tests.runtime.dockerd import Dockerd
 from tests.runtime.escapes import OF_OPTIONS, OF_USERS, Escape, Site, job, made_site, of_mounts
+from tests.waiting import until
 
 pytestmark = [pytest.mark.docker, pytest.mark.needs("root", "readers"), pytest.mark.timeout(600)]
 

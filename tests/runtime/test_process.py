@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from gputui.bootstrap import SystemClock
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
 from gputui.ports import Runtime
@@ -17,13 +17,8 @@ from tests.cases import cases
 from tests.runtime.contract import SLEEP, Harness, RuntimeContract
 
 
-class RealClock:
-    def now(self) -> datetime:
-        return datetime.now(UTC)
-
-
 def process_harness(directory: Path) -> Harness:
-    return Harness(lambda store_id: ProcessRuntime(store_id, directory, RuntimeSettings(), RealClock()))
+    return Harness(lambda store_id: ProcessRuntime(store_id, directory, RuntimeSettings(), SystemClock()))
 
 
 class TestProcessRuntime(RuntimeContract):

@@ -17,8 +17,9 @@ from gputui.runtime.cgroups import Trees
 from gputui.runtime.host_processes import read_stat
 from gputui.runtime.process.runtime import ProcessRuntime
 from tests.cases import cases
-from tests.runtime.contract import STORE, seen, shell, until
+from tests.runtime.contract import STORE, seen, shell
 from tests.runtime.test_process import process_harness
+from tests.waiting import until
 
 LIMITS = ContainerOptions(memory=2**30, cpus=1.5, cpu_shares=1024)
 MIB = 1024**2

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gputui.bootstrap import SystemClock
 from gputui.domain.container import ContainerState
 from gputui.domain.errors import CauseCode, RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
@@ -18,8 +19,9 @@ from gputui.runtime.process.attempt_folder import AttemptFolder, Manifest
 from gputui.runtime.process.runtime import ExitWatch, ProcessRuntime
 from gputui.runtime.process.wrapper import SECTOR
 from tests.factories import FakeClock
-from tests.runtime.contract import PATIENCE, SLEEP, STORE, Harness, record, until
-from tests.runtime.test_process import RealClock, process_harness
+from tests.runtime.contract import PATIENCE, SLEEP, STORE, Harness, record
+from tests.runtime.test_process import process_harness
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -85,7 +87,7 @@ def test_incomplete_folders_of_a_crash_are_removed_later(harness: Harness, root:
 
 def test_an_unreadable_directory_is_blamed_on_the_machine(tmp_path: Path) -> None:
     (tmp_path / "attempts").write_text("not a directory")
-    runtime = ProcessRuntime(STORE, tmp_path, RuntimeSettings(), RealClock())
+    runtime = ProcessRuntime(STORE, tmp_path, RuntimeSettings(), SystemClock())
     launch = process_harness(tmp_path).launch(SLEEP)
     with pytest.raises(RuntimeUnavailableError):
         runtime.containers()

@@ -22,8 +22,9 @@ from gputui.runtime.process import wrapper
 from gputui.runtime.process.attempt_folder import AttemptFolder, AttemptIndex
 from gputui.runtime.process.runtime import ProcessRuntime
 from gputui.runtime.process.wrapper import SECTOR, STATE_SIZE
-from tests.runtime.contract import PATIENCE, SLEEP, STORE, Harness, output, record, seen, shell, until
+from tests.runtime.contract import PATIENCE, SLEEP, STORE, Harness, output, record, seen, shell
 from tests.runtime.test_process import process_harness
+from tests.waiting import until
 
 GPUTUI = """
 import sys, time

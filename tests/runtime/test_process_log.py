@@ -15,7 +15,7 @@ from gputui.ports import LiveLogStream
 from gputui.runtime.process import wrapper
 from gputui.runtime.process.log import FileLogStream, first_byte, save
 from tests.cases import cases
-from tests.runtime.contract import until
+from tests.waiting import until
 
 
 def read(path: Path, tail: int | None = None) -> list[bytes]:

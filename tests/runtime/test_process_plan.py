@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from gputui.bootstrap import SystemClock
 from gputui.domain.container import Launch
 from gputui.domain.errors import CauseCode, RuntimeFault
 from gputui.domain.job_spec import ContainerOptions, Inherited, JobSpec
@@ -22,7 +23,7 @@ from gputui.runtime.process.runtime import ProcessRuntime, environment, plan_of
 from tests.cases import cases
 from tests.factories import uuid
 from tests.runtime.contract import output, shell
-from tests.runtime.test_process import RealClock, process_harness
+from tests.runtime.test_process import process_harness
 
 STORE = "abcdefghijkl"
 
@@ -42,7 +43,7 @@ def env_of(each: Launch, account: Account = BOB) -> dict[str, str]:
 def refusal(each: Launch, tmp_path: Path) -> str:
     """Return the sentence of a refusal, which leaves no files behind."""
     with pytest.raises(RuntimeFault) as fault:
-        ProcessRuntime(STORE, tmp_path, RuntimeSettings(), RealClock()).create(each)
+        ProcessRuntime(STORE, tmp_path, RuntimeSettings(), SystemClock()).create(each)
     assert fault.value.cause.code is CauseCode.BAD_SPEC
     assert not list(tmp_path.rglob("*gputui*"))
     return fault.value.cause.text
@@ -226,7 +227,7 @@ def test_late_errors_are_refused_at_the_start(options: dict[str, Any], words: st
 
 
 def test_kept_files_are_private(tmp_path: Path) -> None:
-    runtime = ProcessRuntime(STORE, tmp_path, RuntimeSettings(), RealClock())
+    runtime = ProcessRuntime(STORE, tmp_path, RuntimeSettings(), SystemClock())
     runtime.create(launch("true", env=(("TOKEN", "secret"),)))
     folder = tmp_path / "attempts" / f"gputui-{STORE}-5-2"
     modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in folder.iterdir()}

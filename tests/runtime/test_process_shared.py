@@ -23,8 +23,9 @@ from gputui.runtime.process import wrapper
 from gputui.runtime.process.attempt_folder import AttemptFolder, Manifest
 from gputui.runtime.process.wrapper import STATE_SIZE, sealed
 from tests.cases import cases
-from tests.runtime.contract import PATIENCE, SLEEP, STORE, Harness, record, until
+from tests.runtime.contract import PATIENCE, SLEEP, STORE, Harness, record
 from tests.runtime.test_process import process_harness
+from tests.waiting import until
 
 MEMBER, OTHER = 54321, 54322
 NAME = f"gputui-{STORE}-99-1"

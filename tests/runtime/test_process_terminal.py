@@ -24,9 +24,10 @@ from gputui.runtime.process.attempt_folder import AttemptFolder
 from gputui.runtime.process.job_exec import ProcessExec, kept_log
 from gputui.runtime.process.runtime import ProcessRuntime
 from gputui.runtime.process.terminal import SOCKET, Terminal
-from tests.runtime.contract import PATIENCE, STORE, Harness, output, shell, until
+from tests.runtime.contract import PATIENCE, STORE, Harness, output, shell
 from tests.runtime.dockerd import is_alive
 from tests.runtime.test_process import process_harness
+from tests.waiting import until
 
 _HERE, _EXCHANGE = -100, 2
 """AT_FDCWD and RENAME_EXCHANGE of renameat2(2)."""

@@ -22,10 +22,11 @@ from gputui.runtime.docker.runtime import DockerRuntime
 from tests.cases import cases
 from tests.factories import FakeClock
 from tests.process_list import children
-from tests.runtime.contract import Harness, shell, until
+from tests.runtime.contract import Harness, shell
 from tests.runtime.dockerd import IMAGE, Dockerd
 from tests.runtime.sshd import Sshd
 from tests.runtime.standin_engine import StandInEngine, this_machine
+from tests.waiting import until
 
 pytestmark = pytest.mark.ssh
 

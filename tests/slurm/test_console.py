@@ -119,18 +119,3 @@ def test_a_job_with_a_terminal_is_left_attached_to_and_entered(environ: Mapping[
         terminal.until("/ #")
         terminal.press("echo $mine; exit 6", "Enter")
         terminal.until("kept", "exit code 6", "EXIT 6")
-
-
-def test_a_node_is_drained_and_resumed(bed: Bed, console: Terminal) -> None:
-    console.until("▾ gpu1")
-    console.press("BTab")
-    console.press("d")
-    console.until("Drain node gpu1", "Slurm drains nodes, not single GPUs")
-    console.press("f", "a", "n", "s")
-    console.until("fans")
-    console.press("Enter")
-    console.until("gpu1 drained")
-    assert bed.state("gpu1") == "drained"
-    console.press("d")
-    console.until_gone("gpu1 drained")
-    bed.wait(lambda: bed.state("gpu1") == "idle", "the node takes jobs")

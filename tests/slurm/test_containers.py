@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
@@ -14,20 +12,14 @@ from gputui.domain.action import Cancel, Signal, Suspend, Unsuspend
 from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest, JobId, JobSpec, Submission
 from gputui.domain.state import JobState
-from tests.slurm.bed import IMAGE, PATIENCE, Bed
+from tests.slurm.bed import IMAGE, Bed
 from tests.slurm.test_cluster import cluster_of
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 
 _SCRIPT = "trap 'echo usr1' USR1; echo $NVIDIA_VISIBLE_DEVICES; while :; do sleep 0.1; done"
 SPEC = JobSpec(image=IMAGE, command=("sh", "-c", _SCRIPT), gpus=GpuRequest(2, 2))
-
-
-def until(true: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < deadline, f"gave up waiting until {what}"
-        time.sleep(0.1)
 
 
 def lines(cluster: SlurmCluster, job: Job) -> list[str]:
@@ -64,14 +56,6 @@ def test_signals_and_pauses_reach_the_container(bed: Bed, tmp_path: Path) -> Non
     assert cluster.act(Unsuspend((job_id,))) == (job_id,)
     until(lambda: states(bed) == ["running"], "the container runs again")
     assert not cluster.job(job_id).suspended
-
-
-def test_a_cancelled_job_leaves_no_container(bed: Bed, tmp_path: Path) -> None:
-    cluster = cluster_of(bed, tmp_path)
-    job_id = started(bed, cluster)
-    assert cluster.act(Cancel((job_id,))) == (job_id,)
-    until(lambda: cluster.job(job_id).state is JobState.CANCELLED, "it is cancelled")
-    until(lambda: not bed.containers(), "its container is gone")
 
 
 def test_a_cancelled_job_leaves_no_container_while_that_is_paused(bed: Bed, tmp_path: Path) -> None:

@@ -44,17 +44,6 @@ def _place(gpu: str) -> tuple[str, int]:
     return node, int(index)
 
 
-def test_jobs_start_by_priority(root: Person) -> None:
-    root.run("drain", "gpu2", "gpu3")
-    blocker = root.submit("blocker", gpus=2, seconds=600)
-    root.wait_for([blocker], lambda states: states == ["RUNNING"])
-    wishes = [("low", 20), ("normal", 50), ("high", 80)]
-    ids = root.submit_all([{"name": name, "gpus": 2, "priority": value} for name, value in wishes])
-    root.run("cancel", str(blocker))
-    root.wait(ids)
-    assert [name for name in root.begun() if name != "blocker"] == ["high", "normal", "low"]
-
-
 def test_a_wide_job_is_not_starved(root: Person) -> None:
     root.run("drain", "gpu2", "gpu3")
     narrow = [{"name": f"before-{number}", "seconds": 0.5} for number in range(3)]
@@ -109,16 +98,3 @@ def test_a_job_ends_at_its_time_limit(alice: Person, bed: Bed) -> None:
     job = alice.submit("late", "--time-limit", "1m", gpus=2, seconds=600)
     assert alice.wait([job], patience=3 * PATIENCE) == ["TIMEOUT"]
     bed.wait(lambda: bed.containers() == [], "no container is left")
-
-
-def test_jobs_of_another_user_are_seen_but_not_touchable(alice: Person, bob: Person, bed: Bed) -> None:
-    words = ("--parsable", "--output=/dev/null", "--gres=gpu:1", "--job-name=theirs", "--time=5", "--wrap=sleep 600")
-    theirs = int(bed.run("sbatch", *words, user="bob").stdout)
-    alice.wait_for([theirs], lambda states: states == ["RUNNING"])
-    job = alice.jobs()[theirs]
-    assert (job["name"], job["submitted_by"]) == ("theirs", "bob")
-    refused = alice.run("cancel", str(theirs), check=False)
-    assert refused.code == 1
-    assert bed.jobs()[theirs] == "RUNNING"
-    bob.run("cancel", str(theirs))
-    assert bob.wait([theirs]) == ["CANCELLED"]
