@@ -166,7 +166,7 @@ OF_ITSELF = """
 import sys
 from datetime import timedelta
 from gputui.gpus.node_probes import SshNodeProbes
-from tests.gpus.watching import SystemClock
+from gputui.bootstrap import SystemClock
 probes = SshNodeProbes(lambda node, every: sys.argv[1:], SystemClock(), timedelta(seconds=0.2))
 probes.follow(["gpu1"])
 input()

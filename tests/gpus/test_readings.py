@@ -247,7 +247,8 @@ def test_another_pid_namespace_is_reported(standin: StandIn, tmp_path: Path) -> 
     standin.write("gpu 0 process 4194303 7000", gpus=1)
     script = tmp_path / "inside.py"
     script.write_text(
-        "from tests.gpus.watching import FAST, SystemClock\n"
+        "from gputui.bootstrap import SystemClock\n"
+        "from tests.gpus.watching import FAST\n"
         "from gputui.gpus.supervisor import first_reading\n"
         "from gputui.gpus.supervisor import NvmlProbe\n"
         "print(*first_reading(NvmlProbe(FAST, SystemClock()), 20).notes)\n"

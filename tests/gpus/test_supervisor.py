@@ -166,7 +166,8 @@ def test_the_probe_dies_with_its_supervisor_even_when_it_hangs(standin: StandIn,
     script.write_text(
         "import sys, time\n"
         "from gputui.gpus.supervisor import NvmlProbe\n"
-        "from tests.gpus.watching import FAST, SystemClock\n"
+        "from gputui.bootstrap import SystemClock\n"
+        "from tests.gpus.watching import FAST\n"
         "probe = NvmlProbe(FAST, SystemClock())\n"
         "probe.subscribe(lambda reading: print(probe.pid, flush=True))\n"
         "probe.start()\n"

@@ -44,7 +44,9 @@ def test_commands_in_a_pod(harness: KubernetesHarness) -> None:
     # a command that the image lacks
     with pytest.raises(ClusterRefusedError, match='exec: "nosuch": executable file not found'):
         Talk(harness.kube.enter(running(harness.kube), ExecRequest(("nosuch",)))).end()
-    # a lost connection tells no exit code
+
+
+def test_a_lost_connection_tells_no_exit_code(harness: KubernetesHarness) -> None:
     channel = harness.kube.enter(running(harness.kube), sh("echo begun; read word", stdin=True))
     talk = Talk(channel)
     talk.until(b"begun")
