@@ -108,7 +108,19 @@ def add(
     """Add a recurring job, and print its id (ids of jobs are separate)."""
     named = job_values.job_name(name, "--name") if name is not None else ""
     recurrence = Recurrence(expression, time_zone or local_zone_name(), named, Missed(missed), Overlap(overlap))
-    submission, anyway = _submission(ctx, session, arguments, named)
+    # parsed as `gputui submit` parses its arguments
+    inner = submit.command.make_context("submit", list(arguments), parent=ctx)
+    given, found = inner.params, submitter.tidied(inner)
+    for option in ("file", "as_json", "dry_run", "quiet"):
+        if given.pop(option):
+            text = f"--{option.removeprefix('as_').replace('_', '-')}"
+            raise InputError("does not apply to recurring jobs", where=text)
+    words, host, anyway = given.pop("arguments"), given.pop("host"), given.pop("anyway")
+    submission = submitter.submission_of(given, words, host, session.submitter(), found)
+    submit.tell(found, submission)
+    submit.check_runtime(submission, bootstrap.runtime_names(session.options))
+    if named and not given["name"]:
+        submission = replace(submission, spec=replace(submission.spec, name=named))
     with session.backend() as backend:
         if not anyway:
             check_gpus((submission,), backend.known_gpus)
@@ -121,23 +133,6 @@ def add(
     confirm(understood, quiet=quiet or as_json)
     text = json_text({"id": recurring}) if as_json else str(recurring)
     print_done(text, f"recurring job {recurring} is added")
-
-
-def _submission(ctx: click.Context, session: Session, arguments: Sequence[str], name: str) -> tuple[Submission, bool]:
-    """Return the submission, parsed as `gputui submit` parses its arguments, and whether it is queued anyway."""
-    inner = submit.command.make_context("submit", list(arguments), parent=ctx)
-    given, found = inner.params, submitter.tidied(inner)
-    for option in ("file", "as_json", "dry_run", "quiet"):
-        if given.pop(option):
-            text = f"--{option.removeprefix('as_').replace('_', '-')}"
-            raise InputError("does not apply to recurring jobs", where=text)
-    words, host, anyway = given.pop("arguments"), given.pop("host"), given.pop("anyway")
-    submission = submitter.submission_of(given, words, host, session.submitter(), found)
-    submit.tell(found, submission)
-    submit.check_runtime(submission, bootstrap.runtime_names(session.options))
-    if name and not given["name"]:
-        submission = replace(submission, spec=replace(submission.spec, name=name))
-    return submission, anyway
 
 
 @command.command("list", short_help="List recurring jobs and their next runs.")

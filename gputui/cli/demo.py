@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 from msgspec.structs import replace
@@ -31,7 +31,7 @@ from gputui.domain.container import ContainerState
 from gputui.domain.errors import GputuiError, RuntimeFault, cause_of_exit
 from gputui.domain.gpu import Gpu
 from gputui.domain.gpu_history import TakenStep
-from gputui.domain.job import Attempt, Job
+from gputui.domain.job import Attempt
 from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
 from gputui.domain.log_errors import find_error_line
 from gputui.domain.settings import (
@@ -190,35 +190,19 @@ def record_past(store: JobStore, actions: Performer, directory: Path, gpus: Sequ
             path = directory / log_path(job_id, 1)
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             path.write_bytes(log)
-            transaction.put(_ended(store.get(job_id), past, uuids, log, now))
-
-
-def _ended(job: Job, past: PastJob, uuids: tuple[str, ...], log: bytes, now: datetime) -> Job:
-    began, ended = now - timedelta(minutes=past.began), now - timedelta(minutes=past.ended)
-    code = int(past.fails)
-    error = find_error_line(log.splitlines()) if past.fails else ""
-    attempt = Attempt(
-        1,
-        uuids,
-        claimed_at=began,
-        started_at=began,
-        ended_at=ended,
-        exit_code=code,
-        cause=cause_of_exit(code),
-        log_path=log_path(job.id, 1),
-        error=error,
-    )
-    return replace(
-        job,
-        spec=replace(job.spec, time_limit=LIMIT),
-        state=JobState.FAILED if past.fails else JobState.COMPLETED,
-        submitted_at=began - timedelta(minutes=2),
-        started_at=began,
-        ended_at=ended,
-        exit_code=code,
-        cause=attempt.cause,
-        attempts=(attempt,),
-    )
+            began, ended = now - timedelta(minutes=past.began), now - timedelta(minutes=past.ended)
+            job = store.get(job_id)
+            end: dict[str, Any] = {
+                "started_at": began,
+                "ended_at": ended,
+                "exit_code": int(past.fails),
+                "cause": cause_of_exit(int(past.fails)),
+            }
+            error = find_error_line(log.splitlines()) if past.fails else ""
+            attempt = Attempt(1, uuids, claimed_at=began, log_path=log_path(job_id, 1), error=error, **end)
+            spec, submitted_at = replace(job.spec, time_limit=LIMIT), began - timedelta(minutes=2)
+            state = JobState.FAILED if past.fails else JobState.COMPLETED
+            transaction.put(replace(job, spec=spec, state=state, submitted_at=submitted_at, attempts=(attempt,), **end))
 
 
 EVERY = 12.0

@@ -160,23 +160,22 @@ def _confirmation(before: Job, after: Job, by: Submitter, who: str, *, plans: bo
     names = edits.changed(edits.draft_of(before, by.now), edits.draft_of(after, by.now))
     if not names:
         return f"nothing was changed: {who} {'were' if ':' in who else 'was'} like that already"
-    told = [_change(name, was.get(name, ""), now.get(name, ""), by.now) for name in names]
+
+    def change(name: str) -> str:
+        option, old, new = name.replace("_", "-"), was.get(name, ""), now.get(name, "")
+        if old == new:  # another value behind the same mask
+            return option
+        if name == "begin":
+            old, new = (local_time(datetime.fromisoformat(text), by.now) if text else "" for text in (old, new))
+        else:
+            old, new = (text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..." for text in (old, new))
+        return f"{option} {new or 'none'} (was {old})" if old else f"{option} {new or 'none'}"
+
     anew = plans and asks_for_more(before.spec, after.spec) and after.state is JobState.PENDING
     rest = "; its wait starts again, because it asks for more" if anew else ""
     if "time_limit" in names and after.limit_at and ":" not in who:
         rest += f"; it ends by {local_time(after.limit_at, by.now)}"
-    return f"edited {who}: {', '.join(told)}{rest}"
-
-
-def _change(name: str, was: str, now: str, at: datetime) -> str:
-    option = name.replace("_", "-")
-    if was == now:  # another value behind the same mask
-        return option
-    if name == "begin":
-        was, now = (local_time(datetime.fromisoformat(text), at) if text else "" for text in (was, now))
-    else:
-        was, now = (text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..." for text in (was, now))
-    return f"{option} {now or 'none'} (was {was})" if was else f"{option} {now or 'none'}"
+    return f"edited {who}: {', '.join(map(change, names))}{rest}"
 
 
 def _text(key: JobOption, value: Any, before: str) -> str:

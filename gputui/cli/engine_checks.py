@@ -91,8 +91,16 @@ class EngineHost(Struct, frozen=True):
 
 def of_runtime(status: RuntimeStatus, has_gpus: bool = False, service: EngineService = SYSTEM) -> Iterator[DoctorCheck]:
     """Check whether a runtime answers, and report its warnings; `service` runs the engine."""
+    if not status.up and RUNTIMES.get(status.name):
+        yield fail(status.name, status.text, "No host job can start.", "")
+        return
     if not status.up:
-        yield _down(status, has_gpus)
+        hint = f"{status.hint}\ndocker info    # with the same DOCKER_HOST and docker context".lstrip()
+        if has_gpus:
+            hint += "\nwithout Docker, jobs run as host processes: gputui --runtime process serve\n"
+            hint += "gputui --runtime process submit --host --gpus 1 -- COMMAND    # or: export GPUTUI_RUNTIME=process"
+        why = "No job with an image can start, and GPUs that containers use are unknown."
+        yield fail(status.name, status.text.removesuffix(f" ({status.hint})"), why, hint)
         return
     yield ok(status.name, status.text)
     for warning in status.warnings:
@@ -101,17 +109,6 @@ def of_runtime(status: RuntimeStatus, has_gpus: bool = False, service: EngineSer
         if "live-restore" in what:
             hint = f'in {service.place}: {{"live-restore": true}}\n{service.reload}    # ends no container'
         yield warn(status.name, what, f"{why[:1].upper()}{why[1:]}." if why else "", hint)
-
-
-def _down(status: RuntimeStatus, has_gpus: bool) -> DoctorCheck:
-    if RUNTIMES.get(status.name):
-        return fail(status.name, status.text, "No host job can start.", "")
-    hint = f"{status.hint}\ndocker info    # with the same DOCKER_HOST and docker context".lstrip()
-    if has_gpus:
-        hint += "\nwithout Docker, jobs run as host processes: gputui --runtime process serve\n"
-        hint += "gputui --runtime process submit --host --gpus 1 -- COMMAND    # or: export GPUTUI_RUNTIME=process"
-    why = "No job with an image can start, and GPUs that containers use are unknown."
-    return fail(status.name, status.text.removesuffix(f" ({status.hint})"), why, hint)
 
 
 def of_gpus(engine: EngineGpus, gpus: Sequence[Gpu]) -> DoctorCheck | None:
@@ -193,7 +190,15 @@ def registration(path: Path, program: str = RUNTIME) -> ConfigChange | None:
     Raises GputuiError for a file that cannot be read or that dockerd would not accept.
     """
     before = _read(path)
-    settings = _parsed(path, before)
+    try:
+        settings = json.loads(before, object_pairs_hook=_without_twins) if before.strip() else {}
+    except json.JSONDecodeError as error:
+        what = f"is not JSON: {error.msg} in line {error.lineno}, column {error.colno}"
+        raise GputuiError(what, where=str(path), hint=_BY_HAND) from error
+    except (ValueError, RecursionError) as error:
+        raise GputuiError(f"is not JSON that can be changed: {error}", where=str(path), hint=_BY_HAND) from error
+    if not isinstance(settings, dict):
+        raise GputuiError("is not a JSON object", where=str(path), hint=_BY_HAND)
     runtimes = settings.setdefault("runtimes", {})
     if not isinstance(runtimes, dict):
         raise GputuiError('"runtimes" is not an object', where=str(path), hint=_BY_HAND)
@@ -222,19 +227,6 @@ def _read(path: Path) -> str:
     except UnicodeDecodeError as error:
         what = f"is not UTF-8 text at byte {error.start}"
         raise GputuiError(what, where=str(path), hint=_BY_HAND) from error
-
-
-def _parsed(path: Path, text: str) -> dict[str, Any]:
-    try:
-        settings = json.loads(text, object_pairs_hook=_without_twins) if text.strip() else {}
-    except json.JSONDecodeError as error:
-        what = f"is not JSON: {error.msg} in line {error.lineno}, column {error.colno}"
-        raise GputuiError(what, where=str(path), hint=_BY_HAND) from error
-    except (ValueError, RecursionError) as error:
-        raise GputuiError(f"is not JSON that can be changed: {error}", where=str(path), hint=_BY_HAND) from error
-    if not isinstance(settings, dict):
-        raise GputuiError("is not a JSON object", where=str(path), hint=_BY_HAND)
-    return settings
 
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -59,7 +59,10 @@ def plan(found: Options, group: str, *, converts: bool) -> UsersPlan:
             hint = f"make it: groupadd {name[1:]}, and add users: usermod --append --groups {name[1:]} USER"
             raise InputError(f"there is no group {name[1:]!r}", where=_OPTION, hint=hint) from None
     path = found.site or found.config or options.SITE_CONFIG
-    content = with_users(_text(path), name, str(path))
+    text = ""
+    with suppress(FileNotFoundError):
+        text = path.read_text(encoding="utf-8")
+    content = with_users(text, name, str(path))
     is_shared = found.settings.store.group is not None
     with suppress(PermissionError):  # a preview by a user who may not look into it
         is_shared = is_shared or upkeep.is_shared(found)
@@ -154,13 +157,6 @@ def _parsed(text: str, where: str) -> dict[str, Any]:
         raise InputError(f"not TOML: {error}", where=where) from error
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return ""
-
-
 UNITS = "/etc/systemd/system"
 
 
@@ -239,12 +235,12 @@ def _make(directory: Path, mode: int) -> None:
 
 
 def _say_what_is_next(options: Options, *, is_new: bool, has_backups: bool) -> None:
-    names = [SOCKET_UNIT, SERVICE] if _serves_users(options) else [SERVICE]
+    names = [SOCKET_UNIT, SERVICE] if options.settings.access.users else [SERVICE]
     names += ["gputui-backup.timer"] if has_backups else []
     # systemd listens for no service that runs already
-    stop = "" if is_new or not _serves_users(options) else f"systemctl stop {SERVICE} && "
+    stop = "" if is_new or not options.settings.access.users else f"systemctl stop {SERVICE} && "
     terminal.echo(f"now: systemctl daemon-reload && {stop}systemctl enable --now {' '.join(names)}")
-    if _serves_users(options):
+    if options.settings.access.users:
         program = Path(sys.executable)
         ways = (*reversed(program.parents), *reversed(program.resolve().parents))
         closed = next((each for each in ways if each.exists() and not each.stat().st_mode & stat.S_IXOTH), None)
@@ -322,7 +318,7 @@ def units(options: Options, backups: Path | None = None) -> dict[str, str]:
             raise InputError(f"{word!r} cannot stand in a unit", where="install", hint=hint)
     values = {"COMMAND": " ".join(words), "STATE": str(options.state)}
     found = {SERVICE: _filled(_service(options), values)}
-    if _serves_users(options):
+    if options.settings.access.users:
         # only a group may open the socket if all users are that group's members
         access = options.settings.access
         place = access.socket or SERVICE_SOCKET
@@ -340,11 +336,6 @@ def units(options: Options, backups: Path | None = None) -> dict[str, str]:
         service, timer = _BACKUP
         found |= {service: _filled(_backup(options, backups), values), timer: _filled(_template(timer), values)}
     return found
-
-
-def _serves_users(options: Options) -> bool:
-    """Return whether accounts use the queue that can neither write the state directory nor become root."""
-    return bool(options.settings.access.users)
 
 
 def allows_host_jobs(options: Options) -> bool:
@@ -370,14 +361,14 @@ def _service(options: Options) -> str:
         changed["CapabilityBoundingSet"] = _OF_OTHERS
         left_out.add("RestrictSUIDSGID")
         further.append("SystemCallFilter=@chown")
-    elif _serves_users(options):
+    elif options.settings.access.users:
         changed["CapabilityBoundingSet"] = _OF_MOUNTS
         further.append(_AS_USERS)
     if settings.hooks.mail_to:
         left_out |= _FOR_SENDMAIL
-    if _serves_users(options):
+    if options.settings.access.users:
         further.append(f"Sockets={SOCKET_UNIT}")
-    if allows_host_jobs(options) or _serves_users(options):
+    if allows_host_jobs(options) or options.settings.access.users:
         further.append("KillMode=process")  # host jobs, and connections to jobs, outlive a restart
     if allows_host_jobs(options):
         left_out |= _FOR_JOBS

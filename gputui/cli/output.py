@@ -66,9 +66,17 @@ def lines(columns: Sequence[TextColumn], rows: Iterable[Sequence[str]], total: i
                 shrunk[place] = max(min(column.least, shrunk[place]), shrunk[place] - over)
         shrunk[-1] = max(0, min(shrunk[-1], total - gaps - sum(shrunk[:-1])))
         widths = shrunk
+
+    def fitted(cell: _Cell, room: int, *, right: bool) -> str:
+        text, size = cell
+        if size > room:
+            return fit(text, room, "right" if right else "left")
+        space = " " * (room - size)
+        return space + text if right else text + space
+
     found = (
         GAP.join(
-            _fitted(cell, cells, column) for column, cell, cells in zip(columns, row, widths, strict=True)
+            fitted(cell, room, right=column.right) for column, cell, room in zip(columns, row, widths, strict=True)
         ).rstrip()
         for row in cells
     )
@@ -80,14 +88,6 @@ def _cell(text: str) -> _Cell:
     """Return the text without control characters, and its width. Cached: most cells are like others, or shown again."""
     text = plain(text)
     return text, width(text)
-
-
-def _fitted(cell: _Cell, cells: int, column: TextColumn) -> str:
-    text, size = cell
-    if size > cells:
-        return fit(text, cells, "right" if column.right else "left")
-    space = " " * (cells - size)
-    return space + text if column.right else text + space
 
 
 class FiniteRange(click.FloatRange):

@@ -14,12 +14,11 @@ from gputui.cli import completing, output, terminal
 from gputui.cli.gpus import picture
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
-from gputui.domain.as_json import Json
+from gputui.domain.as_json import Json, attributes
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.gpu import find_gpu, index_of
 from gputui.domain.gpu_processes import (
     GpuProcessRow,
-    ProcessTarget,
     gpu_words,
     parse_process_filter,
     process_rows,
@@ -85,7 +84,7 @@ def command(
         seen = use.rows(tuple(row.pid for row in rows if row.pid is not None), with_parents=tree)
         rows = with_host_values(rows, seen)
         if name is not None:
-            return _send(use, parse_signal(name, "--signal"), _named(rows, pids), yes=yes)
+            return _send(use, parse_signal(name, "--signal"), rows, pids, yes=yes)
         uuids = [view.gpu.uuid for view in snapshot.gpus]
         only = {find_gpu(uuids, name) for name in gpus}
         labels, numbers = {index_of(view) for view in snapshot.gpus if view.gpu.uuid in only}, _numbers(pids)
@@ -109,18 +108,14 @@ def _numbers(pids: Sequence[str]) -> frozenset[int]:
     return frozenset(map(int, pids))
 
 
-def _named(rows: Sequence[Row], pids: Sequence[str]) -> list[ProcessTarget]:
-    wanted = _numbers(pids)
+def _send(use: ForeignUse, name: str, rows: Sequence[Row], pids: Sequence[str], *, yes: bool) -> int:
+    wanted = sorted(_numbers(pids))
     if not wanted:
         raise InputError("--signal wants the pids of processes", where="PID", hint="gputui ps lists them")
     found = {row.pid: target for row in rows if row.pid in wanted and (target := process_target(row)) is not None}
-    for pid in sorted(wanted):
-        if pid not in found:
-            raise NotFoundError(f"pid {pid} is on no GPU", hint="gputui ps lists those that are")
-    return [found[pid] for pid in sorted(wanted)]
-
-
-def _send(use: ForeignUse, name: str, targets: Sequence[ProcessTarget], *, yes: bool) -> int:
+    if lost := next((pid for pid in wanted if pid not in found), None):
+        raise NotFoundError(f"pid {lost} is on no GPU", hint="gputui ps lists those that are")
+    targets = [found[pid] for pid in wanted]
     for target in targets:
         if target.job_id is not None:
             raise GputuiError(target.refusal[0], hint=target.refusal[1])
@@ -176,22 +171,11 @@ def _percent(value: float | None) -> str:
 
 def process_json(row: Row) -> Json:
     return {
-        "pid": row.pid,
-        "kind": row.kind,
-        "user": row.user,
-        "command": row.command,
-        "gpus": list(row.gpus),
-        "job_id": row.job_id,
+        **attributes(row, "pid kind user command gpus job_id"),
         "job": row.job.partition(" ")[0].removeprefix("#") or None,
         "container_id": row.container_id,
         "container": row.container or None,
         "image": row.image or None,
-        "gpu_memory": row.gpu_memory,
-        "sm": row.sm,
-        "memory": row.memory,
-        "cpu": row.cpu,
-        "age": row.age.total_seconds() if row.age is not None else None,
-        "parent": row.parent,
-        "computes": row.computes,
+        **attributes(row, "gpu_memory sm memory cpu age parent computes"),
         "visible": row.is_visible,
     }

@@ -10,7 +10,6 @@ from functools import lru_cache
 from itertools import islice
 
 import click
-from msgspec import Struct
 
 from gputui import bootstrap
 from gputui.cli import completing, output, terminal
@@ -241,11 +240,6 @@ MOST = 100
 """Number of jobs listed without `--limit`."""
 
 
-class HistoryColumn(Struct, frozen=True):
-    column: output.TextColumn
-    cell: Callable[[Job], str]
-
-
 def _at(moment: datetime | None) -> str:
     return f"{moment.astimezone():%Y-%m-%d %H:%M}" if moment else "-"
 
@@ -266,36 +260,31 @@ def _gpu_hours(job: Job) -> str:
 
 _WITHOUT = {BATCH_SCRIPT: "sbatch", OTHER_GPUTUI: "?"}
 """Words for jobs of a cluster without an image that were not submitted from here."""
-HISTORY_COLUMNS: Mapping[str, HistoryColumn] = {
-    "id": HistoryColumn(output.TextColumn("ID", right=True), lambda job: job.shown_id),
-    "state": HistoryColumn(output.TextColumn("ST"), lambda job: job.state.short),
-    "name": HistoryColumn(output.TextColumn("NAME", 24, least=8), lambda job: job.name),
-    "tenant": HistoryColumn(output.TextColumn("TENANT", 12, least=4), lambda job: job.spec.tenant),
-    "user": HistoryColumn(output.TextColumn("USER", 12, least=4), lambda job: job.submitted_by),
-    "priority": HistoryColumn(output.TextColumn("PRI", right=True), lambda job: str(job.priority)),
-    "gpus": HistoryColumn(
-        output.TextColumn("GPUS", right=True), lambda job: str(job.attempt.gpu_count if job.attempt else 0)
+HISTORY_COLUMNS: Mapping[str, tuple[output.TextColumn, Callable[[Job], str]]] = {
+    "id": (output.TextColumn("ID", right=True), lambda job: job.shown_id),
+    "state": (output.TextColumn("ST"), lambda job: job.state.short),
+    "name": (output.TextColumn("NAME", 24, least=8), lambda job: job.name),
+    "tenant": (output.TextColumn("TENANT", 12, least=4), lambda job: job.spec.tenant),
+    "user": (output.TextColumn("USER", 12, least=4), lambda job: job.submitted_by),
+    "priority": (output.TextColumn("PRI", right=True), lambda job: str(job.priority)),
+    "gpus": (output.TextColumn("GPUS", right=True), lambda job: str(job.attempt.gpu_count if job.attempt else 0)),
+    "image": (
+        output.TextColumn("IMAGE", 30, least=8),
+        lambda job: job.spec.image or _WITHOUT.get(job.submitted_via, "host"),
     ),
-    "image": HistoryColumn(
-        output.TextColumn("IMAGE", 30, least=8), lambda job: job.spec.image or _WITHOUT.get(job.submitted_via, "host")
-    ),
-    "command": HistoryColumn(
-        output.TextColumn("COMMAND", 40, least=8), lambda job: " ".join(element_spec(job).command)
-    ),
-    "submitted": HistoryColumn(output.TextColumn("SUBMITTED"), lambda job: _at(job.submitted_at)),
-    "started": HistoryColumn(output.TextColumn("STARTED"), lambda job: _at(job.started_at)),
-    "ended": HistoryColumn(output.TextColumn("ENDED"), lambda job: _at(job.end)),
-    "wait": HistoryColumn(output.TextColumn("WAIT", right=True), _waited),
-    "time": HistoryColumn(
+    "command": (output.TextColumn("COMMAND", 40, least=8), lambda job: " ".join(element_spec(job).command)),
+    "submitted": (output.TextColumn("SUBMITTED"), lambda job: _at(job.submitted_at)),
+    "started": (output.TextColumn("STARTED"), lambda job: _at(job.started_at)),
+    "ended": (output.TextColumn("ENDED"), lambda job: _at(job.end)),
+    "wait": (output.TextColumn("WAIT", right=True), _waited),
+    "time": (
         output.TextColumn("TIME", right=True),
         lambda job: format_duration(job.ended_at - job.started_at) if job.ended_at and job.started_at else "-",
     ),
-    "gpu_hours": HistoryColumn(output.TextColumn("GPU-H", right=True), _gpu_hours),
-    "attempts": HistoryColumn(output.TextColumn("TRIES", right=True), lambda job: str(len(job.attempts))),
-    "exit": HistoryColumn(
-        output.TextColumn("EXIT", right=True), lambda job: "-" if job.exit_code is None else str(job.exit_code)
-    ),
-    "why": HistoryColumn(output.TextColumn("INFO"), lambda job: job.end_info),
+    "gpu_hours": (output.TextColumn("GPU-H", right=True), _gpu_hours),
+    "attempts": (output.TextColumn("TRIES", right=True), lambda job: str(len(job.attempts))),
+    "exit": (output.TextColumn("EXIT", right=True), lambda job: "-" if job.exit_code is None else str(job.exit_code)),
+    "why": (output.TextColumn("INFO"), lambda job: job.end_info),
 }
 """Columns by name; columns that the console's queue also has share its names."""
 USUAL = ("ended", "id", "state", "name", "tenant", "gpus", "wait", "time", "why")
@@ -353,8 +342,8 @@ def history(
         if as_json:
             print_array(map(job_json, listed))
         else:
-            cells = ([column.cell(job) for column in shown] for job in listed)
-            lines = output.lines([column.column for column in shown], cells, terminal.width())
+            cells = ([cell(job) for _, cell in shown] for job in listed)
+            lines = output.lines([column for column, _ in shown], cells, terminal.width())
             terminal.write("\n".join(lines) + "\n")
         is_more = bool(limit) and next(found, None) is not None
     if is_more:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from gputui.cli.output import confirm, dry_run_option, print_json, quiet_option
 from gputui.cli.session import Session, pass_session
 from gputui.cli.terminal import print_done
 from gputui.domain.action import RemoveTenant, ReserveGpus, SetStanding, SetTenant, Unreserve
+from gputui.domain.as_json import attributes
 from gputui.domain.errors import InputError
 from gputui.domain.gpu import Gpu, find_gpu, short_names
 from gputui.domain.job_spec import MAX_PRIORITY
@@ -229,16 +230,22 @@ def _local(at: datetime) -> str:
 MAX_WEIGHT = 1_000_000
 MAX_COUNT = 2**31 - 1
 _SETS = "--weight, --gpus, --running, --pending, --max-priority, --users or --clear"
-TENANT_COLUMNS = (
-    output.TextColumn("TENANT", 24, least=8),
-    output.TextColumn("WEIGHT", right=True),
-    output.TextColumn("GPUS", right=True),
-    output.TextColumn("RUNNING", right=True),
-    output.TextColumn("PENDING", right=True),
-    output.TextColumn("PRIORITY", right=True),
-    output.TextColumn("F", right=True),
-    output.TextColumn("GPU TIME", right=True),
-    output.TextColumn("FROM"),
+TENANT_COLUMNS: tuple[tuple[output.TextColumn, Callable[[TenantUsage], str]], ...] = (
+    (output.TextColumn("TENANT", 24, least=8), lambda each: each.tenant.name or "-"),
+    (output.TextColumn("WEIGHT", right=True), lambda each: f"{each.tenant.weight:g}"),
+    (output.TextColumn("GPUS", right=True), lambda each: _of(each.gpus, each.tenant.gpus)),
+    (output.TextColumn("RUNNING", right=True), lambda each: _of(each.running, each.tenant.running)),
+    (output.TextColumn("PENDING", right=True), lambda each: _of(each.pending, each.tenant.pending)),
+    (
+        output.TextColumn("PRIORITY", right=True),
+        lambda each: "-" if each.tenant.max_priority is None else f"<={each.tenant.max_priority}",
+    ),
+    (output.TextColumn("F", right=True), lambda each: f"{each.fair_share:.2f}"),
+    (
+        output.TextColumn("GPU TIME", right=True),
+        lambda each: format_duration(timedelta(seconds=round(each.gpu_seconds))),
+    ),
+    (output.TextColumn("FROM"), lambda each: each.source or "-"),
 )
 
 
@@ -306,18 +313,15 @@ def list_tenants(session: Session, as_json: bool) -> None:
                     "pending_max": each.tenant.pending,
                     "priority_max": each.tenant.max_priority,
                     "users": list(each.tenant.users),
-                    "gpus": each.gpus,
-                    "running": each.running,
-                    "pending": each.pending,
-                    "fair_share": each.fair_share,
-                    "gpu_seconds": each.gpu_seconds,
-                    "source": each.source,
+                    **attributes(each, "gpus running pending fair_share gpu_seconds source"),
                 }
                 for each in found
             ]
         )
         return
-    written = output.lines(TENANT_COLUMNS, map(_tenant_row, found), terminal.width()) if found else ["no tenants"]
+    rows = [[cell(each) for _, cell in TENANT_COLUMNS] for each in found]
+    columns = [column for column, _ in TENANT_COLUMNS]
+    written = output.lines(columns, rows, terminal.width()) if found else ["no tenants"]
     terminal.write("\n".join(written) + "\n")
 
 
@@ -338,21 +342,6 @@ def _users(text: str, where: str) -> tuple[str, ...]:
         if not (re.fullmatch(r"@\w[^:/]{0,255}|\w[^\s:/]{0,255}", name) and name.isprintable()):
             raise InputError(f"{quoted(name)} is not a user", where=where, hint="user,@group or none")
     return names
-
-
-def _tenant_row(dues: TenantUsage) -> tuple[str, ...]:
-    tenant = dues.tenant
-    return (
-        tenant.name or "-",
-        f"{tenant.weight:g}",
-        _of(dues.gpus, tenant.gpus),
-        _of(dues.running, tenant.running),
-        _of(dues.pending, tenant.pending),
-        "-" if tenant.max_priority is None else f"<={tenant.max_priority}",
-        f"{dues.fair_share:.2f}",
-        format_duration(timedelta(seconds=round(dues.gpu_seconds))),
-        dues.source or "-",
-    )
 
 
 def _of(now: int, cap: int | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -134,7 +134,7 @@ class Attendance:
 
     def run(self) -> int:
         try:
-            with Signals(SIGNALS) as signals, wait.changes_of(self._backend) as changes:
+            with Signals(SIGNALS) as signals, closing(wait.Changes(self._backend)) as changes:
                 while True:
                     job = self._wait_for_start(signals, changes)
                     if job.has_ended:
@@ -391,7 +391,7 @@ def follow_output(backend: DirectBackend, job_id: JobId, *, is_quiet: bool) -> i
     """Show why the job waits, then its output; return its exit code. Ctrl-C cancels the job, a second one leaves."""
     status = Status(is_quiet=is_quiet)
     try:
-        with wait.changes_of(backend) as changes:
+        with closing(wait.Changes(backend)) as changes:
             while not was_started(job := backend.job(job_id)):
                 snapshot = backend.snapshots().read()
                 words = waiting_words(snapshot, job, snapshot.expected_starts.get(job_id), bootstrap.clock().now())

@@ -6,12 +6,13 @@ import select
 import shutil
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 
 import click
 
 from gputui.cli import terminal
 from gputui.cli.job_ids import Named, OneJobId, ids_argument, is_array, resolve_all, resolve_one
+from gputui.cli.output import jobs_of
 from gputui.cli.session import Session, pass_session
 from gputui.domain import event
 from gputui.domain.errors import NotFoundError
@@ -79,13 +80,6 @@ class Changes:
             self._watch = None
 
 
-@contextmanager
-def changes_of(backend: DirectBackend) -> Iterator[Changes]:
-    """Yield a wait for changes of the queue, closed at the end."""
-    with closing(Changes(backend)) as changes:
-        yield changes
-
-
 def exit_code(job: Job) -> int:
     """Return the exit code for an ended job: its own, or 1 for a job that failed without one or with 0."""
     return 0 if job.state is JobState.COMPLETED else job.exit_code or 1
@@ -96,35 +90,21 @@ def sentence(job: Job) -> str:
     return told if not job.exit_code or str(job.exit_code) in told else f"{told}, exit code {job.exit_code}"
 
 
-def ended_among(queue: Queue, waiting: set[JobId]) -> Iterator[Job]:
-    """Remove the ids of ended jobs from the set, and yield these jobs; elements of one entry together."""
-    jobs = queue.jobs()
-    live: set[JobId] = set()
-    for entry in jobs.values():
-        if not entry.has_ended:
-            live.update(entry.ids)
-    ended = waiting - live
-    waiting -= ended
-    for entry in jobs.values():
-        if not ended:
-            return
-        mine = ended.intersection(entry.ids)
-        ended -= mine
-        if mine and (part := entry.divided(mine)[0]) is not None:
-            yield part
-    yield from map(queue.get, sorted(ended))
-
-
 def wait_for(
     backend: DirectBackend, ids: Iterable[JobId], deadline: float | None = None, *, is_one_enough: bool = False
 ) -> Iterator[Job]:
-    """Yield jobs as they end, until all have, or the first if one is enough. Raises TimeoutError at the deadline."""
+    """Yield jobs as they end, until all have, or the first if one is enough. Raises TimeoutError at the deadline.
+
+    Elements of one entry come together.
+    """
     waiting = set(ids)
-    with changes_of(backend) as changes:
+    with closing(Changes(backend)) as changes:
         while True:
-            found = list(ended_among(backend.queue, waiting))
-            yield from found
-            if not waiting or (found and is_one_enough):
+            queue = backend.queue
+            live = {job_id for entry in queue.jobs().values() if not entry.has_ended for job_id in entry.ids}
+            ended, waiting = waiting - live, waiting & live
+            yield from jobs_of(queue, ended)
+            if not waiting or (ended and is_one_enough):
                 return
             if not changes.wait(deadline):
                 raise TimeoutError
@@ -226,7 +206,7 @@ def wait_until_started(backend: DirectBackend, job_id: JobId) -> None:
     if not job.attempts:
         with suppress(NotFoundError):  # it has not started
             backend.log(job_id).close()
-    with changes_of(backend) as changes:
+    with closing(Changes(backend)) as changes:
         if terminal.is_tty(terminal.ERR):
             terminal.echo(f"job {job.shown_id} has not started yet: waiting (Ctrl-C ends that)", err=True)
         while not was_started(backend.job(job_id)):

@@ -130,7 +130,7 @@ def measured_attempt(attempt: Attempt, found: Measured | None) -> Json:
 def recurring_json(entry: RecurringJob) -> Json:
     submission, spec = entry.submission, entry.submission.spec
     return {
-        **_values(entry, "id name expression"),
+        **attributes(entry, "id name expression"),
         "time_zone": entry.zone,
         "missed": str(entry.missed),
         "overlap": str(entry.overlap),
@@ -138,13 +138,13 @@ def recurring_json(entry: RecurringJob) -> Json:
         "next_run_at": None if entry.paused else _value(entry.next_at),
         "last_run_at": _value(entry.last_at),
         "last_job_id": entry.last_job_id,
-        "skipped": _values(entry.skipped, "at why") if entry.skipped else None,
-        **_values(entry, "added_at added_by"),
+        "skipped": attributes(entry.skipped, "at why") if entry.skipped else None,
+        **attributes(entry, "added_at added_by"),
         "submits": {
-            **_values(spec, "name tenant priority image command"),
+            **attributes(spec, "name tenant priority image command"),
             **_wanted(spec),
             "time_limit": _value(spec.time_limit),
-            **_values(submission, "held array array_limit"),
+            **attributes(submission, "held array array_limit"),
             "spec": _spec(spec),
         },
     }
@@ -158,10 +158,10 @@ def explanation_json(job: Job, found: Explanation) -> Json:
     return {
         "id": job.id,
         "reason": {"code": str(found.reason.code), "text": found.reason.text} if found.reason else None,
-        **_values(found, "position waiting waits_for"),
+        **attributes(found, "position waiting waits_for"),
         "expected_start_at": found.expected_start_at.isoformat() if found.expected_start_at else None,
         "certainty": found.certainty,
-        "score": {**score, **_values(terms, "waited planned expansion credited age")},
+        "score": {**score, **attributes(terms, "waited planned expansion credited age")},
         "fair_share": fair_share_factor(found.used),
         "planned_duration": found.planned.total_seconds(),
         "topped_at": job.topped_at.isoformat() if job.topped_at else None,
@@ -171,14 +171,14 @@ def explanation_json(job: Job, found: Explanation) -> Json:
 def _attempt(attempt: Attempt) -> Json:
     times = "container_id claimed_at started_at warned_at suspended_at preempted_at preempted_by ended_at exit_code"
     return {
-        **_values(attempt, "number gpus gpu_count"),
+        **attributes(attempt, "number gpus gpu_count"),
         "node": attempt.node or None,
-        **_values(attempt, times),
+        **attributes(attempt, times),
         **_cause(attempt.cause),
         "error": attempt.error or None,
         "efficiency": asdict(attempt.efficiency) if attempt.efficiency else None,
         "telemetry": msgspec.to_builtins(attempt.telemetry),
-        **_values(attempt, "log_path charged gpu_share notes"),
+        **attributes(attempt, "log_path charged gpu_share notes"),
         "ports": [{**asdict(port), "ssh": port.ssh(platform.node())} for port in attempt.ports],
     }
 
@@ -195,12 +195,12 @@ def _spec(spec: JobSpec) -> Json:
     options, gpus = spec.options, spec.gpus
     return {
         "host": spec.is_host,
-        **_values(spec, "nice retries retry_on"),
+        **attributes(spec, "nice retries retry_on"),
         "warning": {"signal": spec.warning.number, "before": _value(spec.warning.before)} if spec.warning else None,
         "gpu_memory_step": spec.gpu_memory_step,
         "idle_timeout": _value(spec.idle_timeout) if spec.idle_timeout else None,
         "interactive": {"stdin": spec.interactive.stdin, "tty": spec.interactive.tty} if spec.interactive else None,
-        **_values(spec, "backoff after after_any begin_at preemptible"),
+        **attributes(spec, "backoff after after_any begin_at preemptible"),
         "gpu_devices": list(gpus.devices),
         "gpu_all": gpus.everything,
         "gpu_memory": gpus.memory,
@@ -222,7 +222,7 @@ def gpu_json(view: GpuView) -> Json:
         "state": str(view.state),
         "why": view.why or None,
         "health": {"code": str(view.health.code), "text": view.health.text},
-        **_values(view, "job_id job_ids trespassers"),
+        **attributes(view, "job_id job_ids trespassers"),
         "sharers": [asdict(sharer) for sharer in view.sharers],
         "closed": view.closed or None,
         "holders": [(asdict(holder) | {"since": _value(holder.since)}) for holder in view.holders],
@@ -231,7 +231,7 @@ def gpu_json(view: GpuView) -> Json:
         "unified": gpu.unified,
         **{name: getattr(sample, name, None) for name in ("utilization", "temperature", "power")},
         "power_limit": sample.power_limit if sample and sample.power_limit is not None else gpu.power_limit,
-        **_values(view, "age idle_since"),
+        **attributes(view, "age idle_since"),
         "drain": {**asdict(view.drain), "at": _value(view.drain.at)} if view.drain else None,
     }
 
@@ -243,13 +243,12 @@ def host_json(host: HostSample | None) -> Json | None:
     return {**asdict(host), "sampled_at": _value(host.sampled_at), "disks": disks}
 
 
-def _values(subject: Struct, names: str) -> Json:
-    """Return the attributes of these names."""
+def attributes(subject: Struct, names: str) -> Json:
+    """Return the attributes of these names: times in ISO 8601, durations in seconds, tuples as arrays."""
     return {name: _value(getattr(subject, name)) for name in names.split()}
 
 
 def _value(value: Any) -> Any:
-    """Return times in ISO 8601, durations as seconds, tuples as arrays, and others as they are."""
     written = _WRITTEN.get(type(value))
     return written(value) if written else value
 

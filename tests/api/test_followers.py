@@ -269,7 +269,7 @@ def test_a_command_moves_to_an_owner_that_appears_and_goes_on_when_he_ends(
     with closing(bootstrap.ask_backend(options)) as backend:
         [job_id] = backend.act(SubmitJobs((Submission(spec(image=None), held=True),))).ids
         assert not backend.is_scheduled()
-        with wait.changes_of(backend) as changes:
+        with closing(wait.Changes(backend)) as changes:
             server = Server(options)
             assert changes.wait(time.monotonic() + PATIENCE)
         [change] = backend.act(SetPriority((job_id,), 40)).changes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import cast
 
 import pytest
@@ -115,7 +116,7 @@ def test_a_timeout_ends_the_wait(run: Run, store: KeptStore) -> None:
 
 def test_a_write_ends_the_wait_at_once(store: KeptStore) -> None:
     put(store, running(1))
-    with wait.changes_of(local(store)) as changes:
+    with closing(wait.Changes(local(store))) as changes:
         threading.Timer(0.05, end, (store, 1, 0)).start()
         assert changes.wait()
 
@@ -135,7 +136,7 @@ def test_a_wait_moves_to_an_owner_that_appears_and_back(store: KeptStore) -> Non
     of_owner = KeptStore()
     put(of_owner, running(1), ended(2, 3))
     moving = Moving(store, of_owner)
-    with wait.changes_of(cast("DirectBackend", moving)) as changes:
+    with closing(wait.Changes(cast("DirectBackend", moving))) as changes:
         assert not changes.wait(time.monotonic())
         moving.is_owned = True
         assert changes.wait(time.monotonic())
