@@ -38,7 +38,6 @@ class ChangeResults:
         self.changed += ids
 
     def refuse(self, name: str, words: str, hint: str | None = None) -> None:
-        """Note a job that the engine refused to change, in its words."""
         self._refused.setdefault(words, []).append(name)
         self._hint = self._hint or hint
 

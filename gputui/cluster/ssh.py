@@ -94,7 +94,6 @@ class SshConnection:
         return subprocess.CompletedProcess(words, _FAILED, b"", b"it does not answer")
 
     def close(self) -> None:
-        """End the connection, unless others may use it."""
         if self._directory is None or self._shared is not None:
             return
         atexit.unregister(self.close)
@@ -120,7 +119,6 @@ class SshConnection:
         return ["ssh", *named, *port]
 
     def _made_directory(self) -> Path:
-        """Return the directory of the socket, whose path has to be short."""
         if self._shared is not None:
             self._shared.mkdir(mode=0o700, exist_ok=True)
             return self._shared

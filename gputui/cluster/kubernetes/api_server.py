@@ -85,7 +85,6 @@ class StatusAnswer(Struct, frozen=True):
 
     @property
     def exit_code(self) -> int | None:
-        """Return the command's exit code; None if it was not run."""
         if self.status == "Success":
             return 0
         causes = (self.details.causes if self.details else None) or ()

@@ -194,7 +194,6 @@ def end_of(job: KubeJob) -> datetime | None:
 
 
 def exit_code_of(pod: KubePod | None) -> int | None:
-    """Return the exit code of a pod's container; None while it runs, and where it never did."""
     end = pod.container.terminated if pod is not None else None
     return end.exit_code if end is not None else None
 

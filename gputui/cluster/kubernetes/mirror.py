@@ -62,8 +62,6 @@ _SILENCE = 10.0
 
 
 class Reflector(Generic[Item]):
-    """Objects of a kind by uid."""
-
     def __init__(
         self,
         server: ApiServer,
@@ -115,7 +113,6 @@ class Reflector(Generic[Item]):
             self._put(item)
 
     def start(self) -> None:
-        """Keep the copy up to date from now on, in a thread."""
         from gputui.threads import Watcher  # a single look starts no thread
 
         if self._thread is None:
@@ -350,7 +347,6 @@ class KubeMirror:
             _remember(self._deleted, job.metadata.uid, job)
 
     def forget(self, uids: Iterable[str]) -> None:
-        """Remember no longer that these jobs, or elements, were deleted."""
         for uid in uids:
             self._deleted.pop(whole_uid(uid), None)
 

@@ -363,8 +363,6 @@ class KubeAdmissionCheck(Struct, frozen=True):
 
 
 class KubeRequeue(Struct, frozen=True, rename="camel"):
-    """Time before which Kueue does not try a workload again."""
-
     requeue_at: datetime | None = None
 
 
@@ -375,15 +373,11 @@ class KubeWorkloadStatus(Struct, frozen=True, rename="camel"):
 
 
 class KubeWorkload(KubeObject, frozen=True):
-    """Kueue's entry for a job in a queue."""
-
     spec: KubeWorkloadSpec = KubeWorkloadSpec()
     status: KubeWorkloadStatus = KubeWorkloadStatus()
 
 
 class KubeListMeta(Struct, frozen=True, rename="camel"):
-    """Version of a list, and where it goes on."""
-
     resource_version: str = ""
     continue_: str | None = msgspec.field(default=None, name="continue")
 

@@ -138,7 +138,6 @@ def reason_of(parts: JobParts, events: Iterable[KubeEvent], now: datetime) -> Re
 
 
 def progress_of(pod: KubePod, events: Iterable[KubeEvent]) -> str:
-    """Return what a pod with a node waits for before its container runs, from the latest of its events."""
     waiting = pod.container.waiting
     word = told(waiting.reason if waiting else None, "Pending")
     if waiting is not None and word not in _UNDER_WAY:
@@ -160,7 +159,6 @@ _UNHEALTHY = "the device plugin of the node calls a GPU unhealthy, and does not 
 
 
 def nodes_of(nodes: Iterable[KubeNode], pods: Iterable[KubePod], jobs: Mapping[str, Job]) -> tuple[Node, ...]:
-    """Return the nodes with their GPUs; `jobs` are ours by uid."""
     on: dict[str, list[KubePod]] = {}
     for pod in pods:
         if pod.spec.node_name and not pod.is_over and pod.spec.gpus:

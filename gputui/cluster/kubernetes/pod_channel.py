@@ -36,8 +36,6 @@ _WITHIN = 10.0
 
 
 class PodChannel:
-    """Streams of a command in a pod, or of its container."""
-
     def __init__(self, connection: WebSocket, *, is_tty: bool, has_input: bool, redraws: bool = False) -> None:
         """With `redraws` the first size differs from the terminal's for a moment, so that a program draws itself."""
         self._connection = connection

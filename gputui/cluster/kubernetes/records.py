@@ -152,8 +152,6 @@ class PodLog:
 
 
 class KeptLog:
-    """Lines of a copy of a job's output, with their times."""
-
     is_stamped = True
 
     def __init__(self, path: Path, tail: int | None) -> None:
@@ -355,7 +353,6 @@ class KubeRecords:
         )
 
     def _take_deleted(self, server: ApiServer, parts: JobParts) -> None:
-        """Record a job that was seen to be deleted, by somebody else or because it had ended long enough."""
         uid = parts.job.metadata.uid
         job, known = job_of(parts, ()), self._of(uid)
         if job.attempt is None and known is not None:
@@ -426,7 +423,6 @@ class KubeRecords:
 
 
 def _as_submitted(uid: str, submitted: Submitted, index: int | None, user: str) -> Job:
-    """Return a job of which nothing is known but what was submitted."""
     spec, array = submitted.submission.spec, array_number(submitted.namespace, label(submitted.key))
     return Job(
         single_number(uid) if index is None else element_id(array, index),
@@ -439,7 +435,6 @@ def _as_submitted(uid: str, submitted: Submitted, index: int | None, user: str) 
 
 
 def _with_code(job: Job, code: int) -> Job:
-    """Return a job that has ended with the exit code of its container."""
     return (job.with_attempt(exit_code=code) if job.attempts else job).evolve(exit_code=code)
 
 

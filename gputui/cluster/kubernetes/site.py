@@ -219,8 +219,6 @@ _OWN_OF = {
 
 
 class KubeSite(Struct, frozen=True):
-    """An API server, and the rights of its user."""
-
     version: str = ""
     """Version such as `v1.31.2`."""
     kueue: str = ""
@@ -246,7 +244,6 @@ class KubeSite(Struct, frozen=True):
 
     @property
     def release(self) -> tuple[int, int]:
-        """Major and minor version; (0, 0) if unknown."""
         match = re.match(r"v?(\d+)\.(\d+)", self.version)
         return (int(match[1]), int(match[2])) if match else (0, 0)
 
@@ -294,7 +291,6 @@ def _place(server: ApiServer, namespace: str) -> str:
 
 
 def may(server: ApiServer, call: ApiCall, namespace: str) -> bool:
-    """Return whether this user may make a call with all of its verbs."""
     attributes = {"group": call.group, "resource": call.resource}
     attributes |= {"subresource": call.subresource} if call.subresource else {}
     attributes |= {} if call.is_wide else {"namespace": namespace}

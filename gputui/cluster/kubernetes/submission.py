@@ -181,7 +181,6 @@ def _delete(server: ApiServer, path: str, uid: str, **how: str) -> bytes:
 
 
 def _cancel_element(server: ApiServer, mirror: KubeMirror, parts: JobParts) -> None:
-    """Delete the pod of an element of an array that is one Job, which fails then, and note that this was meant."""
     pods = [pod.metadata for pod in parts.pods if not pod.is_over]
     if not pods:
         what = "it has no pod yet, and Kubernetes makes one in its turn: cancel the whole array"

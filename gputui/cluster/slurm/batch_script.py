@@ -242,7 +242,6 @@ def variables(spec: JobSpec) -> Iterable[tuple[str, str]]:
 
 
 def slurms(spec: JobSpec) -> list[str]:
-    """Return the variables of Slurm's that the job's container gets: all but those that the job sets itself."""
     own = {name for name, _ in variables(spec)}
     return [name for each in SLURMS.split() if (name := f"SLURM_{each}") not in own]
 
@@ -337,7 +336,6 @@ def _container(submission: Submission, key: str, settings: Settings) -> Iterator
 
 
 def _warning(spec: JobSpec) -> str:
-    """Return the line that names the signal that SIGURG stands for."""
     number = spec.warning.number if spec.warning is not None else 0
     return f"warning={signal.Signals(number).name.removeprefix('SIG') if number in STOP_SIGNALS else repr('')}\n"
 
@@ -393,7 +391,6 @@ def _srun(submission: Submission) -> Iterator[str]:
 
 
 def _refuse(options: ContainerOptions, known: frozenset[str], what: str) -> None:
-    """Raise InputError for an option that has no counterpart."""
     for field in ContainerOptions.__struct_fields__:
         value = getattr(options, field)
         if field not in known and value not in (None, ()) and value is not False:

@@ -69,7 +69,6 @@ _Orders = Callable[[Sequence[str]], list[tuple[str, ...]]]
 
 
 def needed(action: EngineAction) -> Capability | None:
-    """Return what the user must be able to do, besides what Slurm itself checks."""
     if isinstance(action, SetPriority) and action.value > NORMAL_PRIORITY:
         return Capability.RAISE_PRIORITY  # above that of a job submitted without one
     if isinstance(action, DrainGpus | ResumeGpus):

@@ -136,7 +136,6 @@ class SlurmCluster:
         return self._submitter.expected_start(limited, here.home)
 
     def _site(self) -> SlurmSite:
-        """Return Slurm's configuration and the user's name and home there, from any recent poll."""
         return site.known(self._directory / site.FILE) or self._poll.site()
 
     def act(self, action: EngineAction) -> tuple[JobId, ...]:
@@ -296,7 +295,6 @@ class SlurmCluster:
         return self._settings.container == "docker" and submitted is not None and not submitted.submission.spec.is_host
 
     def _forgotten(self, key: str, since: datetime) -> int | None:
-        """Return the number of an ended job of this user with that key, from our records, its note, or the accounts."""
         from gputui.cluster.slurm import listings
 
         here = self._latest().site
@@ -310,7 +308,6 @@ class SlurmCluster:
         return self._poll.ends.begun([known]).get(key, (None,))[0] if known is not None else None
 
     def _settled(self) -> Ends:
-        """Return the ends of jobs, with those of all jobs from here that Slurm has forgotten."""
         from gputui.cluster.slurm.poll import ids_of
 
         polled = self._latest()

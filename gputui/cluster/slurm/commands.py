@@ -49,15 +49,12 @@ CLEAR = (
 
 
 class Result(NamedTuple):
-    """Output and exit code of a command."""
-
     out: str
     err: str
     code: int
 
     @property
     def words(self) -> str:
-        """Return what it complained about, in one line."""
         lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
         lines = [line for line in lines if "warning: " not in line] or lines
         return "; ".join(dict.fromkeys(re.sub(_PREFIX, "", line) for line in lines[-2:])) or f"exit code {self.code}"
@@ -159,7 +156,6 @@ class SlurmCommands:
     def _told(
         self, marks: CommandMarks, done: subprocess.CompletedProcess[bytes], name: str
     ) -> tuple[bytes, bytes, int]:
-        """Return output and exit code of a command on the login node; raises ClusterUnavailableError without an end."""
         assert self._ssh is not None
         errors = CommandMarks(key=marks.key)
         out, err = marks.whole(done.stdout), errors.whole(done.stderr)
@@ -174,7 +170,6 @@ class SlurmCommands:
         raise LostAnswerError(fault or f"its login shell did not run {name}: {told}", where=self._where)
 
     def _check(self, result: Result, name: str) -> None:
-        """Raise ClusterUnavailableError if the command did not reach Slurm."""
         if result.code == _NOT_FOUND and "not found" in result.err:
             raise self._away(f"{name} is not installed there", "is Slurm's client installed on the login node?")
         if result.code and (re.search(_AWAY, result.err) or result.code < 0):
@@ -207,7 +202,6 @@ class SlurmCommands:
 
 
 def mark_of() -> str:
-    """Return a word that nobody can guess, which parts records in the output of commands."""
     return f"m{os.urandom(8).hex()}"
 
 
@@ -260,7 +254,6 @@ MOST_HOSTS = 100_000
 
 
 def some(text: str) -> str:
-    """Return the text, or nothing for Slurm's words for nothing."""
     return "" if text in NOTHING else text
 
 

@@ -39,8 +39,6 @@ _LONGEST_LINE = 1024**2
 
 
 class StepPlace(StrEnum):
-    """Place in which a step runs its command."""
-
     CONTAINER = "container"
     """The container of Docker that the job's batch script runs."""
     NODE = "node"
@@ -88,7 +86,6 @@ def refusal(row: JobRow, complaint: str) -> GputuiError:
 
 
 def not_theirs(row: JobRow) -> GputuiError:
-    """Return the error for another user's job; Slurm refuses even its administrators."""
     hint = "Slurm lets only its submitter enter it"
     return ClusterRefusedError(f"job {commands.words(row.job_id)} is a job of {row.user}", hint=hint)
 
@@ -153,8 +150,6 @@ class SharedFileLog:
 
 
 class RemoteLog:
-    """Lines of a file on the login node, read by `tail` there."""
-
     is_stamped = False
 
     def __init__(

@@ -200,7 +200,6 @@ def is_admin_hold(word: str) -> bool:
 
 
 def is_held(state: str, reason: str) -> bool:
-    """Return whether a job that waits in that state, for that reason, is held."""
     return state in _HELD or (reason in _REASONS and _REASONS[reason][0] is _R.JOB_HELD_USER)
 
 
@@ -307,7 +306,6 @@ class JobRow(Struct, frozen=True):
 
     @property
     def indices(self) -> list[int]:
-        """Indices of the elements; empty unless it is an array."""
         if self.index in commands.NOTHING:
             return []
         return commands.numbers(self.index.partition("%")[0].strip("[]"))
@@ -350,12 +348,10 @@ def squeue_arguments(mark: str) -> list[str]:
 
 
 def is_mixed(row: JobRow) -> bool:
-    """Return whether squeue has merged waiting elements of an array that wait for different reasons."""
     return len(row.indices) > 1 and "," in row.reason and not row.reason.startswith("ReqNodeNotAvail")
 
 
 def regrouped(elements: Iterable[JobRow], limit: int | None) -> list[JobRow]:
-    """Return elements of one array, those together that wait alike."""
     groups: dict[JobRow, list[int]] = {}
     for row in elements:
         groups.setdefault(replace(row, number=row.array, index="", started=""), []).extend(row.indices)

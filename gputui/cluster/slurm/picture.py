@@ -42,7 +42,6 @@ def gpu_name(node: str, index: int) -> str:
 
 
 def priority_of(nice: str) -> int:
-    """Return our priority for a nice value: 50 is nice 0, each point lower is 1000 more."""
     value = int(nice) if nice.lstrip("-").isdigit() else 0
     return min(MAX_PRIORITY, max(0, NORMAL_PRIORITY - round(value / NICE_STEP)))
 
@@ -266,6 +265,5 @@ class Pictures:
 
 
 def _rank(pair: tuple[JobRow, Job]) -> tuple[bool, int, datetime, JobId]:
-    """Return the place in Slurm's order: jobs that may start first, then by Slurm's own priority."""
     row, job = pair
     return job.held, -int(row.priority) if row.priority.isdigit() else 0, job.submitted_at, job.id

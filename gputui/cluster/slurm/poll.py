@@ -213,13 +213,11 @@ class Ends:
 
 
 def is_later(told: Ended, recorded: Ended) -> bool:
-    """Return whether accounts tell of a later run than the record, or of an end that nobody noted."""
     begun, ended = commands.moment(told.row.started), commands.moment(recorded.row.ended)
     return recorded.row.state == listings.END_UNKNOWN or (begun is not None and ended is not None and begun > ended)
 
 
 def ids_of(row: JobRow) -> Iterator[JobId]:
-    """Yield the ids of the job, or of the elements, of a row of squeue."""
     if row.indices:
         yield from (element_id(int(row.array), index) for index in row.indices)
     else:

@@ -75,8 +75,6 @@ _UNSET = frozenset({"", "(null)", "n/a", "N/A"})
 
 
 class Partition(Struct, frozen=True):
-    """A partition, and the time limits of its jobs."""
-
     name: str
     is_default: bool = False
     default_time: timedelta | None = None
@@ -109,7 +107,6 @@ class SlurmSite(Struct, frozen=True):
 
     @property
     def is_administrator(self) -> bool:
-        """Return whether the user may act on nodes too."""
         return self.uid == 0 or self.user == self.slurm_user or self.admin_level in _ADMINISTRATORS
 
     @property

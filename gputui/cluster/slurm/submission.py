@@ -136,7 +136,6 @@ class BatchSubmitter:
         return tuple(found)
 
     def expected_start(self, submission: Submission, home: str) -> datetime | None:
-        """Return when Slurm would start the job if it were submitted now."""
         script = batch_script(
             submission, "test", self._settings, _pattern(output_directory(self._settings, home), submission)
         )
@@ -202,7 +201,6 @@ def sbatch_line(settings: ClusterSettings, *, is_host: bool = False) -> str:
 
 
 def output_directory(settings: Settings, home: str) -> str:
-    """Return the directory for the output of jobs, on the file system of the nodes."""
     directory = settings.cluster.log_directory or DEFAULT_DIRECTORY
     return str(PurePosixPath(home, directory.removeprefix("~").lstrip("/")) if directory[:1] == "~" else directory)
 

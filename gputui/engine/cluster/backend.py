@@ -86,7 +86,6 @@ class EngineBackend:
         return self.queue.past(since)
 
     def images(self, server: str = "") -> Iterable[str]:
-        """Return nothing: it is not known which images the nodes have."""
         del server
         return ()
 
@@ -249,8 +248,6 @@ class EngineBackend:
 
 
 class WithoutTimes:
-    """Stream whose lines lose the times before them."""
-
     def __init__(self, stream: StampedLogStream) -> None:
         self._stream = stream
 

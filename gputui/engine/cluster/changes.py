@@ -127,7 +127,6 @@ def _checked(queue: EngineQueue, action: Action) -> Action:
 
 
 def _check_edit(queue: EngineQueue, action: EditJobs) -> None:
-    """Raise CapabilityError for fields that the engine does not change."""
     edit, caps = action.edit, queue.cluster.caps
     if edit.spec.keys() - {"time_limit", "priority"} or edit.gpus or edit.options:
         caps.need(Capability.EDIT)
@@ -162,7 +161,6 @@ def _after(action: SetPriority, before: int) -> int:
 
 
 def _drain_of(queue: EngineQueue, name: str) -> Drain | None:
-    """Return the drain of a node; None for one that takes jobs, or is gone."""
     return next((node.drain for node in queue.read().nodes if node.name == name), None)
 
 
@@ -208,7 +206,6 @@ def _set(queue: EngineQueue, action: JobAction, name: str, after: object) -> Don
 
 
 def _back(name: str, ids: Ids, before: Any) -> tuple[str, JobAction]:
-    """Return the sentence about jobs whose value is set back, and the action that does it."""
     is_one = len(ids) == 1
     if name == "hold":
         words = f"{'is' if is_one else 'are'} held again" if before else "may start again"
@@ -224,7 +221,6 @@ def _refusal(queue: EngineQueue) -> CapabilityError:
 
 
 def _joined(parts: Sequence[Done]) -> Done:
-    """Return the results of several actions on the same jobs as one."""
     ids = dict.fromkeys(job_id for part in parts for job_id in part.ids)
     return Done(tuple(ids), tuple(change for part in parts for change in part.changes))
 

@@ -49,7 +49,6 @@ class EndLedger(Protocol):
     """Record of the ends that were told."""
 
     def events(self) -> Collection[str]:
-        """Return the ids of the events that were told."""
         ...
 
     def add(self, events: Iterable[str]) -> None:
@@ -153,8 +152,6 @@ class StuckQueue:
 
 
 class ClusterHooks:
-    """Duty of the process that tells hooks what happens in a cluster."""
-
     def __init__(
         self,
         cluster: Cluster,

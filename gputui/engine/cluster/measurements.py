@@ -192,7 +192,6 @@ class IdleEnds:
         self._faults: dict[JobId, str] = {}
 
     def update(self, jobs: Collection[Job], idle: Mapping[JobId, Mapping[str, datetime]], now: datetime) -> None:
-        """Take the running jobs with their idle GPUs, and end those that have been idle for too long."""
         at = self._clock.boot_time()
         self._spells.update(jobs, idle, at)
         causes = self._spells.causes(jobs, at, now)
@@ -328,7 +327,6 @@ class ClusterTelemetry:
         self._tallies.save_if_due(key, second)
 
     def _end(self, key: AttemptKey, found: Job | None) -> None:
-        """Record what a run did that has ended, at the time that the engine tells or at its last reading."""
         job, measurement = self._running.get(key), self._tallies.running.get(key)
         if job is not None and measurement is not None:
             attempt = found.attempts[-1] if found is not None and found.attempts else None
@@ -337,7 +335,6 @@ class ClusterTelemetry:
         self._tallies.close(key)
 
     def _end_orphans(self, jobs: Iterable[Job]) -> None:
-        """Record what jobs did whose end came between an earlier process and this one."""
         for job in jobs:
             if not _has_begun(job) or not (attempt := job.attempts[-1]).is_over or attempt.telemetry is not None:
                 continue

@@ -91,13 +91,11 @@ class JobMove(Struct, frozen=True):
 
     @property
     def new_word(self) -> str:
-        """Id of the job or the array in the cluster; empty if it stays."""
         first = self.new_ids[:1]
         return str(array_of(*first) if self.jobs[0].array else first[0]) if first else ""
 
     @property
     def new_indices(self) -> tuple[int, ...]:
-        """Indices of the elements that the cluster has; empty unless they are of an array."""
         return tuple(map(index_of, self.new_ids)) if self.jobs[0].array else ()
 
     @property
@@ -141,7 +139,6 @@ class MigrationPlan:
         """Moves in the order of submission: each after those that it waits for."""
 
     def _interrupted(self) -> Iterator[JobMove]:
-        """Yield the moves that an earlier run began."""
         groups: dict[Mark, list[Job]] = {}
         for job in self._all:
             if mark := mark_of(job):
@@ -211,8 +208,6 @@ class MigrationPlan:
 
 
 class Migration(Struct, frozen=True):
-    """Moves jobs of `store` to `cluster`."""
-
     store: JobStore
     cluster: Cluster
     place: str
