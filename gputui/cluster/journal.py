@@ -128,19 +128,15 @@ class Index(Generic[K, T]):
     """The last value of each key in a journal, in the order in which these were added."""
 
     def __init__(self, path: Path, kind: type[T], key: Callable[[T], K], most_bytes: int = MOST_BYTES) -> None:
-        self._journal = Journal(path, kind, most_bytes)
+        self.journal = Journal(path, kind, most_bytes)
         self._key = key
         self._last: dict[K, T] = {}
-        self.add = self._journal.append
+        self.add = self.journal.append
         """Adds values durably: the `append` of the journal."""
-
-    @property
-    def may_lack_older(self) -> bool:
-        return self._journal.may_lack_older
 
     def all(self) -> dict[K, T]:
         """Return the values by key, with those that other processes have added."""
-        is_new, found = self._journal.fresh()
+        is_new, found = self.journal.fresh()
         if is_new:
             self._last = {}
         for each in found:

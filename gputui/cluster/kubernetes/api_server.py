@@ -24,9 +24,9 @@ from urllib3.util import Url, make_headers, parse_url
 from urllib3.util.ssl_ import create_urllib3_context
 
 from gputui.cluster.kubernetes.kubeconfig import ClusterEntry, Headers, KubePlace, Login, place_of, read_either
+from gputui.cluster.kubernetes.objects import one_line
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, LostAnswerError, install_line
-from gputui.domain.text import plain
 
 if TYPE_CHECKING:
     from urllib3.connection import HTTPConnection
@@ -43,6 +43,7 @@ _UNKNOWN_USER = 401
 _BUSY = frozenset({408, 429, 500, 502, 503, 504})
 _RIGHTS = "gputui cluster rbac prints the rights that gputui needs"
 _MOST_WORDS = 400
+_short = partial(one_line, most=_MOST_WORDS)
 _CONNECTION = re.compile(r"^\w*Connection(Pool)?\([^)]*\): ")
 """Words of urllib3 for the connection of which it tells."""
 
@@ -259,7 +260,7 @@ class ApiServer:
         try:
             return decode_json(data, kind)
         except (msgspec.DecodeError, ValueError) as error:
-            what = f"what answers is no API server of Kubernetes: {_one_line(data[:80].decode(errors='replace'))}"
+            what = f"what answers is no API server of Kubernetes: {_short(data[:80].decode(errors='replace'))}"
             raise ClusterUnavailableError(what, where=self.place) from error
 
     def send(
@@ -276,7 +277,7 @@ class ApiServer:
         """Ask whether an object would be created; return what the server warns of. Raises as `send`."""
         answer = self._answer("POST", path, {**query, "dryRun": "All"}, json.dumps(body).encode())
         found = (_WARNING.match(each) for each in answer.headers.getlist("Warning"))
-        return tuple(_one_line(each[1].replace("\\", "")) for each in found if each)
+        return tuple(_short(each[1].replace("\\", "")) for each in found if each)
 
     def stream(self, path: str, query: Query, patience: float | None) -> ApiStream:
         """Return an answer line by line; it is lost if nothing comes for `patience` seconds."""
@@ -356,9 +357,9 @@ class ApiServer:
 
     def _refused(self, status: int, data: bytes, reason: str = "") -> ClusterRefusedError | ClusterUnavailableError:
         try:  # other fields may have other types: a gateway in front of the server refuses in its own way
-            words = _one_line(str(decode_json(data, dict[str, Any]).get("message") or ""))
+            words = _short(str(decode_json(data, dict[str, Any]).get("message") or ""))
         except (msgspec.DecodeError, ValueError):
-            words = _one_line(data[:_MOST_WORDS].decode(errors="replace"))
+            words = _short(data[:_MOST_WORDS].decode(errors="replace"))
         words = words or reason or "no reason given"
         if status in _BUSY:
             return ClusterUnavailableError(f"Kubernetes does not answer: {words} ({status})", where=self.place)
@@ -372,11 +373,7 @@ class ApiServer:
 
 def _words(error: Exception) -> str:
     reason = getattr(error, "reason", None)
-    return _one_line(_CONNECTION.sub("", str(reason or error))) or type(error).__name__
-
-
-def _one_line(text: str) -> str:
-    return plain(" ".join(text.split()))[:_MOST_WORDS]
+    return _short(_CONNECTION.sub("", str(reason or error))) or type(error).__name__
 
 
 def _load(context: ssl.SSLContext, certificate: bytes) -> None:

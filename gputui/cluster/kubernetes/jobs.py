@@ -23,6 +23,7 @@ from gputui.cluster.kubernetes.objects import (
     KubeWorkload,
     condition,
     is_true,
+    one_line,
 )
 from gputui.cluster.shared import LONG_AGO
 from gputui.domain.cluster import INDEX_BITS, element_id
@@ -41,7 +42,6 @@ CANCELLED = "gputui.cancelled"
 """Annotation of an array that is one Job, with the indices of cancelled elements; and the reason why they failed."""
 _LOST = frozenset({"NodeLost", "NodeShutdown", "Shutdown", "Terminated"})
 _NOT_STARTED = frozenset({"StartError", "ContainerCannotRun"})
-_MOST_WORDS = 300
 _RUN = re.compile(r"(?<![\d-])(\d{1,6})(?:-(\d{1,6}))?(?=,|$)", re.ASCII)
 
 
@@ -131,15 +131,10 @@ def _hash(text: str, salt: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{text}#{salt}".encode()).digest()[:8], "big")
 
 
-def told(*parts: str | None) -> str:
-    """Return the first text that says something, on one line: other programs wrote it."""
-    found = next((text for text in parts if text), "")
-    return plain(" ".join(found.split()))[:_MOST_WORDS]
-
-
-def sentence(words: str, message: str, word: str | None) -> str:
-    """Return our words, what Kubernetes says, and its own word for it."""
-    return f"{words}: {message} ({word})" if message else f"{words} ({word})"
+def sentence(words: str, message: str | None, *word: str | None) -> str:
+    """Return our words, what Kubernetes says, and its own word for it, the first one that it has."""
+    said, its_own = one_line(message), one_line(*word)
+    return f"{words}: {said} ({its_own})" if said else f"{words} ({its_own})"
 
 
 def newest(pods: Iterable[KubePod]) -> KubePod | None:
@@ -214,11 +209,11 @@ def cause_of(job: KubeJob, pod: KubePod | None) -> Cause | None:
     if end is not None and end.exit_code:
         if end.reason not in _NOT_STARTED:
             return cause_of_exit(end.exit_code)
-        what = f"could not be started: {told(end.message, end.reason)} ({end.reason})"
+        what = f"could not be started: {one_line(end.message, end.reason)} ({end.reason})"
         return Cause(CauseCode.COMMAND_NOT_FOUND, what)
     failed = condition(job.status.conditions, "Failed")
-    words = told(failed.message if failed else None, "failed")
-    reason = told(failed.reason if failed else None, "Failed")
+    words = one_line(failed.message if failed else None, "failed")
+    reason = one_line(failed.reason if failed else None, "Failed")
     if reason == "PodFailurePolicy" and "DisruptionTarget" in words:
         what = "its pod was preempted, evicted or removed with its node"
         return Cause(CauseCode.CONTAINER_LOST, sentence(what, words, reason))
@@ -228,7 +223,7 @@ def cause_of(job: KubeJob, pod: KubePod | None) -> Cause | None:
 
 
 def _of_infrastructure(pod: KubePod) -> Cause | None:
-    where, reason = f"node {told(pod.spec.node_name, '?')}", told(pod.status.reason)
+    where, reason = f"node {one_line(pod.spec.node_name, '?')}", one_line(pod.status.reason)
     disrupted = condition(pod.status.conditions, "DisruptionTarget")
     disrupted = disrupted if disrupted is not None and disrupted.status == "True" else None
     if reason == "Preempting" or (disrupted is not None and disrupted.reason == "PreemptionByScheduler"):
@@ -237,18 +232,18 @@ def _of_infrastructure(pod: KubePod) -> Cause | None:
         )
     if reason == "Evicted":
         return Cause(
-            CauseCode.CONTAINER_LOST, f"evicted from {where}: {told(pod.status.message, 'no reason')} (Evicted)"
+            CauseCode.CONTAINER_LOST, f"evicted from {where}: {one_line(pod.status.message, 'no reason')} (Evicted)"
         )
     if reason in _LOST:
-        return Cause(CauseCode.CONTAINER_LOST, f"lost with {where}: {told(pod.status.message, reason)} ({reason})")
+        return Cause(CauseCode.CONTAINER_LOST, f"lost with {where}: {one_line(pod.status.message, reason)} ({reason})")
     if disrupted is not None:
-        words, word = told(disrupted.message, "no reason"), told(disrupted.reason, "DisruptionTarget")
+        words, word = one_line(disrupted.message, "no reason"), one_line(disrupted.reason, "DisruptionTarget")
         return Cause(CauseCode.CONTAINER_LOST, f"removed from {where}: {words} ({word})")
     deleted, end = pod.metadata.deleted_at, pod.container.terminated
     if deleted is not None and (end is None or end.finished_at is None or end.finished_at >= deleted):
         return Cause(CauseCode.CONTAINER_LOST, f"its pod on {where} was deleted in Kubernetes")
     if reason and end is None:  # the node has its own look at what it may run
-        return Cause(CauseCode.RUNTIME_ERROR, f"refused by {where}: {told(pod.status.message, reason)} ({reason})")
+        return Cause(CauseCode.RUNTIME_ERROR, f"refused by {where}: {one_line(pod.status.message, reason)} ({reason})")
     return None
 
 

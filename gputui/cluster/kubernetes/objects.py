@@ -15,6 +15,7 @@ from msgspec.structs import force_setattr
 
 from gputui.domain.decoding import JsonDecoder, json_decoder
 from gputui.domain.job_spec import MAX_ELEMENTS
+from gputui.domain.text import plain
 
 Texts = Mapping[str, str]
 _NVIDIA = "nvidia.com/"
@@ -35,6 +36,12 @@ _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 """Annotation by which programs that add containers to a pod tell which one people mean."""
 
 _CONTAINER = re.compile(r"[0-9a-f]{64}", re.ASCII)
+
+
+def one_line(*texts: str | None, most: int = 300) -> str:
+    """Return the first text that says something, on one line and not too long: other programs wrote it."""
+    found = next((text for text in texts if text), "")
+    return plain(" ".join(found.split()))[:most]
 
 
 class KubeOwner(Struct, frozen=True):

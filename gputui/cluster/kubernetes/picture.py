@@ -13,7 +13,7 @@ from itertools import groupby
 from msgspec import Struct, field
 
 from gputui.cluster.journal import Submissions
-from gputui.cluster.kubernetes.jobs import JobParts, elements_of, job_of, newest, numbers_of, sentence, told, whole_uid
+from gputui.cluster.kubernetes.jobs import JobParts, elements_of, job_of, newest, numbers_of, sentence, whole_uid
 from gputui.cluster.kubernetes.manifest import KEY, QUEUE
 from gputui.cluster.kubernetes.objects import (
     ARRAY,
@@ -25,6 +25,7 @@ from gputui.cluster.kubernetes.objects import (
     condition,
     count,
     gpus_in,
+    one_line,
 )
 from gputui.cluster.shared import LONG_AGO, gpu_view
 from gputui.domain.cluster import element_runs, index_of
@@ -75,21 +76,21 @@ def _held_in_queue(workload: KubeWorkload) -> Reason:
     evicted = condition(workload.status.conditions, "Evicted")
     if evicted is None or evicted.status != "True" or not (evicted.reason or "").startswith("DeactivatedDueTo"):
         return Reason(_R.JOB_HELD_USER, f"held ({_BY_USER})")
-    words = sentence("Kueue has taken it out of its queue until it is released", told(evicted.message), evicted.reason)
-    return Reason(_R.JOB_HELD_USER, words)
+    words = "Kueue has taken it out of its queue until it is released"
+    return Reason(_R.JOB_HELD_USER, sentence(words, evicted.message, evicted.reason))
 
 
 def _queue_reason(workload: KubeWorkload | None, queue: str, now: datetime) -> Reason:
     """Return why a job waits in a queue: Kueue starts it once the queue has quota for it, and all checks agree."""
     if workload is None:
-        return Reason(_R.PRIORITY, f"Kueue has not put it into its queue {told(queue)} yet (no Workload)")
+        return Reason(_R.PRIORITY, f"Kueue has not put it into its queue {one_line(queue)} yet (no Workload)")
     conditions = workload.status.conditions
     reserved = condition(conditions, "QuotaReserved")
     evicted = condition(conditions, "Evicted")
     if evicted is not None and evicted.status == "True":  # it has run, or was about to
-        words = sentence("sent back to its queue by Kueue", told(evicted.message), told(evicted.reason, "Evicted"))
-        later = told(reserved.message) if reserved is not None and reserved.status == "False" else ""
-        words += f"; {later}" if later and later != told(evicted.message) else ""
+        words = sentence("sent back to its queue by Kueue", evicted.message, evicted.reason, "Evicted")
+        later = one_line(reserved.message) if reserved is not None and reserved.status == "False" else ""
+        words += f"; {later}" if later and later != one_line(evicted.message) else ""
         again = workload.status.requeue_state.requeue_at if workload.status.requeue_state else None
         if again is not None and again > now:
             return Reason(_R.BACK_OFF, f"{words}; Kueue tries again at {utc_moment(again, now)}", (again,))
@@ -100,12 +101,12 @@ def _queue_reason(workload: KubeWorkload | None, queue: str, now: datetime) -> R
         checks = [each for each in workload.status.admission_checks or () if each.state != "Ready"]
         if not checks:
             return Reason(_R.PRIORITY, "Kueue has quota for it and starts it (QuotaReserved)")
-        told_of = (sentence(told(each.name), told(each.message), told(each.state, "Pending")) for each in checks)
-        what = f"Kueue has quota for it, and waits for its checks: {'; '.join(told_of)} (QuotaReserved)"
+        waits = (sentence(one_line(each.name), each.message, each.state, "Pending") for each in checks)
+        what = f"Kueue has quota for it, and waits for its checks: {'; '.join(waits)} (QuotaReserved)"
         return Reason(_R.BACK_OFF, what)
-    word = told(reserved.reason, "Pending")
+    word = one_line(reserved.reason, "Pending")
     code, words = _WORDS.get(word, (_R.QUOTA_EXCEEDED, "waits for quota of its queue"))
-    return Reason(code, sentence(words, told(reserved.message), word))
+    return Reason(code, sentence(words, reserved.message, word))
 
 
 def reason_of(parts: JobParts, events: Iterable[KubeEvent], now: datetime) -> Reason:
@@ -121,17 +122,17 @@ def reason_of(parts: JobParts, events: Iterable[KubeEvent], now: datetime) -> Re
             return Reason(_R.RESOURCES, f"{most} elements of its array run at a time (parallelism)")
         if failed is None:
             return Reason(_R.PRIORITY, "Kubernetes has not made a pod for it yet (no pod)")
-        message = told(failed.message)
+        message = one_line(failed.message)
         code = _R.QUOTA_EXCEEDED if "quota" in message else _R.BACK_OFF
         return Reason(code, sentence("its pod cannot be created", message, "FailedCreate"))
     scheduled = condition(pod.status.conditions, "PodScheduled")
     if scheduled is None or scheduled.status == "True":
         return Reason(_R.PRIORITY, "Kubernetes has not looked at it yet (Pending)")
-    word, message = told(scheduled.reason, "Pending"), told(scheduled.message)
+    word, message = one_line(scheduled.reason, "Pending"), one_line(scheduled.message)
     if word == "SchedulingGated":
         return Reason(_R.BACK_OFF, f"another program keeps it back by a gate: {message} ({word})")
     if not message or any(words in message for words in _NO_ROOM):
-        place = told(pod.status.nominated_node_name)
+        place = one_line(pod.status.nominated_node_name)
         words = f"node {place} is being freed for it" if place else "waits for resources"
         return Reason(_R.RESOURCES, sentence(words, message, word))
     return Reason(_R.NODE_UNKNOWN, sentence("no node takes it", message, word))
@@ -139,12 +140,12 @@ def reason_of(parts: JobParts, events: Iterable[KubeEvent], now: datetime) -> Re
 
 def progress_of(pod: KubePod, events: Iterable[KubeEvent]) -> str:
     waiting = pod.container.waiting
-    word = told(waiting.reason if waiting else None, "Pending")
+    word = one_line(waiting.reason if waiting else None, "Pending")
     if waiting is not None and word not in _UNDER_WAY:
-        return sentence(_FAULTS.get(word, "its container cannot be started"), told(waiting.message), word)
+        return sentence(_FAULTS.get(word, "its container cannot be started"), waiting.message, word)
     told_since = (event for event in events if event.reason != "FailedScheduling")  # since then a node has taken it
     if (warning := next(told_since, None)) is not None:
-        return sentence("it cannot be started yet", told(warning.message), told(warning.reason, word))
+        return sentence("it cannot be started yet", warning.message, warning.reason, word)
     return f"its container is being made ({word})"
 
 
@@ -176,7 +177,7 @@ def drain_of(node: KubeNode) -> Drain | None:
     with suppress(ValueError):
         noted = datetime.fromisoformat(meta.annotation(AT))
         at = noted if noted.tzinfo else at
-    return Drain(told(meta.annotation(REASON), "cordoned"), plain(meta.annotation(BY)) or "Kubernetes", at)
+    return Drain(one_line(meta.annotation(REASON), "cordoned"), plain(meta.annotation(BY)) or "Kubernetes", at)
 
 
 def _node(node: KubeNode, pods: list[KubePod], jobs: Mapping[str, Job]) -> Node:
@@ -209,7 +210,7 @@ def down_of(node: KubeNode) -> str:
     ready = condition(node.status.conditions, "Ready")
     if ready is None or ready.status == "True":
         return ""
-    return f"node {plain(node.metadata.name)} is not ready: {told(ready.message, ready.reason, 'no reason given')}"
+    return f"node {plain(node.metadata.name)} is not ready: {one_line(ready.message, ready.reason, 'no reason given')}"
 
 
 def _users(users: Iterable[tuple[KubePod, int]], jobs: Mapping[str, Job]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from gputui.cluster.journal import Index, Submissions, Submitted, write_whole
 from gputui.cluster.kubernetes.api_server import ApiRefusedError, ApiServer, ApiStream
 from gputui.cluster.kubernetes.jobs import JobParts, array_number, exit_code_of, job_of, newest, single_number
 from gputui.cluster.kubernetes.manifest import label
-from gputui.cluster.kubernetes.objects import KubePod
+from gputui.cluster.kubernetes.objects import KubePod, one_line
 from gputui.cluster.kubernetes.picture import KubePicture
 from gputui.domain.cluster import element_id
 from gputui.domain.errors import Cause, CauseCode, ClusterError, ClusterUnavailableError, NotFoundError, end_unknown
@@ -34,7 +34,6 @@ _PATIENCE = 5.0
 """Seconds for which the node of a pod may be silent while its output is copied."""
 _PAUSE = 1.0
 """Seconds between two looks at a pod that has not started."""
-_MOST_WORDS = 300
 MOST_KEPT = 64 * 1024**2
 MOST_LINES = 50_000
 """Bytes and last lines of a job's output that are kept."""
@@ -110,8 +109,7 @@ class PodLog:
             stream = self._opened()
             for line in stream or ():
                 if not _STAMP.match(line):
-                    words = plain(" ".join(line.decode(errors="replace").split()))[:_MOST_WORDS]
-                    raise NotFoundError(f"its output cannot be read: {words}")
+                    raise NotFoundError(f"its output cannot be read: {one_line(line.decode(errors='replace'))}")
                 number += 1
                 yield line
         except (ClusterError, NotFoundError):
@@ -394,7 +392,7 @@ class KubeRecords:
 
     def _without_end(self, sees: Callable[[str], bool]) -> Iterator[tuple[str, tuple[Submitted, int | None]]]:
         """Yield the jobs submitted from here that have no record of their end: each by uid, with its index."""
-        first = next(iter(self._marked.values()), None) if self._marks.may_lack_older else None
+        first = next(iter(self._marked.values()), None) if self._marks.journal.may_lack_older else None
         oldest = first.job.submitted_at if first is not None else None
         for each in tuple(self._submissions.all()):
             indices: tuple[int | None, ...] = each.submission.array or (None,)

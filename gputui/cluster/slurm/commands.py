@@ -65,13 +65,10 @@ class SlurmCommands:
         self._ssh = ssh
         self._timeout = timeout
         self._environ = os.environ if environ is None else environ
+        self.place = ssh.host if ssh else ""
+        """Where they run: `login1`, or nothing for this machine."""
         self.noise = ""
         """A line that a login shell printed around the last command, which is no part of its output."""
-
-    @property
-    def place(self) -> str:
-        """Where they run: `login1`, or nothing for this machine."""
-        return self._ssh.host if self._ssh else ""
 
     def run(self, *argv: str, stdin: str = "") -> Result:
         """Run a command to its end; raises ClusterUnavailableError if that fails or Slurm does not answer."""
@@ -143,7 +140,8 @@ class SlurmCommands:
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise LostAnswerError(f"{name} did not answer within {self._timeout:.0f} s", where=self._where) from error
+            what = f"{name} did not answer within {self._timeout:.0f} s"
+            raise LostAnswerError(what, where=self.place or None) from error
         except OSError as error:
             raise self._away(f"{name} cannot be run here: {error.strerror}", "is Slurm's client installed?") from error
         out, err, code = done.stdout, done.stderr, done.returncode
@@ -167,7 +165,7 @@ class SlurmCommands:
         if fault and not marks.has_begun and re.search(_REFUSED, words):
             raise self._away(fault)
         told = marks.told(200) or errors.told(200) or f"exit code {done.returncode}"
-        raise LostAnswerError(fault or f"its login shell did not run {name}: {told}", where=self._where)
+        raise LostAnswerError(fault or f"its login shell did not run {name}: {told}", where=self.place or None)
 
     def _check(self, result: Result, name: str) -> None:
         if result.code == _NOT_FOUND and "not found" in result.err:
@@ -177,14 +175,10 @@ class SlurmCommands:
                 raise self._away(f"Slurm's accounts do not answer: {result.words}", "is slurmdbd up?")
             kind = LostAnswerError if re.search(_LOST, result.err) else ClusterUnavailableError
             hint = "is slurmctld up? Try: scontrol ping"
-            raise kind(f"Slurm does not answer: {result.words}", where=self._where, hint=hint)
-
-    @property
-    def _where(self) -> str | None:
-        return self.place or None
+            raise kind(f"Slurm does not answer: {result.words}", where=self.place or None, hint=hint)
 
     def _away(self, what: str, hint: str | None = None) -> ClusterUnavailableError:
-        return ClusterUnavailableError(what, where=self._where, hint=hint)
+        return ClusterUnavailableError(what, where=self.place or None, hint=hint)
 
     def _argv(self, argv: Sequence[str], marks: CommandMarks | None, *, is_tty: bool = False) -> Sequence[str]:
         """Return the words that run a command; without `marks` it has some of its own."""

@@ -422,10 +422,9 @@ def parse_detail(text: str, row: JobRow) -> JobDetail | None:
         return None
     fields = text[begin.end() - 1 :].partition("\nJobId=")[0]
     head = fields.partition(" Command=")[0]
-    state = _value(head, "JobState")
-    if state is None:
+    if not (state := _value(head, "JobState")):
         return None
-    code, _, signal = (_value(head, "ExitCode") or "").partition(":")
+    code, _, signal = _value(head, "ExitCode").partition(":")
     gpus, shares = list[tuple[str, int]](), list[float]()
     for match in _NODES.finditer(head):
         shared = commands.shared_gpus(match[2])
@@ -438,19 +437,19 @@ def parse_detail(text: str, row: JobRow) -> JobDetail | None:
         state=state,
         exit_code=int(code) if code.isdigit() else None,
         signal=int(signal) if signal.isdigit() else None,
-        restarts=int(restarts) if (restarts := _value(head, "Restarts") or "").isdigit() else 0,
+        restarts=int(restarts) if (restarts := _value(head, "Restarts")).isdigit() else 0,
         gpus=tuple(gpus),
         share=min(1.0, sum(shares) / len(shares)) if shares else 1.0,  # 1 with any whole one
-        nodes=commands.hosts(_value(head, "NodeList") or ""),
+        nodes=commands.hosts(_value(head, "NodeList")),
         requested=_requested(fields, head, row),
         output=_last(fields, "StdOut"),
         directory=_last(fields, "WorkDir"),
     )
 
 
-def _value(text: str, name: str) -> str | None:
-    match = re.search(rf"\s{name}=(\S*)", text)
-    return match[1] if match else None
+def _value(text: str, name: str) -> str:
+    match = re.search(rf"(?:^|\s){name}=(\S*)", text)
+    return match[1] if match else ""
 
 
 def _last(text: str, name: str) -> str:
@@ -465,7 +464,7 @@ def _requested(fields: str, head: str, row: JobRow) -> int | None:
     for name in _REQUESTS:
         value = _value(head, name) or _last(fields, name)
         if count := commands.gpu_count(value):
-            tasks = _value(head, "NumTasks") or ""
+            tasks = _value(head, "NumTasks")
             return count * {"TresPerNode": nodes, "TresPerTask": int(tasks) if tasks.isdigit() else 1}.get(name, 1)
     return 0
 
@@ -493,13 +492,13 @@ def parse_nodes(output: str) -> list[NodeRow]:
 
 def _row(record: str) -> NodeRow | None:
     head, _, _ = record.partition(" Reason=")
-    name, state = _field(head, "NodeName"), _field(head, "State")
+    name, state = _value(head, "NodeName"), _value(head, "State")
     if not name or not state:
         return None
-    models = [model for model, count, _ in commands.gpu_lists(_field(head, "Gres")) for _ in range(min(count, 1024))]
-    used = commands.gpu_lists(_field(head, "GresUsed"))
+    models = [model for model, count, _ in commands.gpu_lists(_value(head, "Gres")) for _ in range(min(count, 1024))]
+    used = commands.gpu_lists(_value(head, "GresUsed"))
     whole = [index for _, _, indices in used for index in indices]
-    shared = [index for index in commands.shared_gpus(_field(head, "GresUsed")) if index not in whole]
+    shared = [index for index in commands.shared_gpus(_value(head, "GresUsed")) if index not in whole]
     has_used = "GresUsed=" in head
     reason = _REASON.search(record)
     return NodeRow(
@@ -512,11 +511,6 @@ def _row(record: str) -> NodeRow | None:
         reason[2] if reason else "",
         int(reason[3]) if reason and reason[3].isdigit() else None,
     )
-
-
-def _field(text: str, name: str) -> str:
-    match = re.search(rf"(?:^|\s){name}=(\S*)", text)
-    return match[1] if match else ""
 
 
 _FIELDS = (

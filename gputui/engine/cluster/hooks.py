@@ -48,8 +48,7 @@ _PAUSE = timedelta(seconds=10)
 class EndLedger(Protocol):
     """Record of the ends that were told."""
 
-    def events(self) -> Collection[str]:
-        ...
+    def events(self) -> Collection[str]: ...
 
     def add(self, events: Iterable[str]) -> None:
         """Record durably that these were told; raises OSError."""
