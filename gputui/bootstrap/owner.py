@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -70,11 +71,8 @@ def open_api(
 
 def about(options: Options) -> AboutView:
     """Return what the owner of the queue tells of itself and of who asks; raises NoOwnerError and GputuiError."""
-    client = client_of(options, sockets_of(options), patience=LOOK_WITHIN)
-    try:
+    with closing(client_of(options, sockets_of(options), patience=LOOK_WITHIN)) as client:
         return client.ask("GET", "/v1/about", result=AboutView)
-    finally:
-        client.close()
 
 
 def unanswered(path: str) -> NoOwnerError:
@@ -204,15 +202,13 @@ def ask_again(
     """
     may_open = options.sockets.in_process
     absence = 0.0 if may_open else NEXT_WITHIN
-    client = client_of(options, to_sockets([Path(path)]), tell, absence=absence, waited=waited)
-    try:
-        return client.request("POST", "/v1/cli", body, key=key).body
-    except NoOwnerError:
-        if may_open:
-            return None
-        raise unanswered(path) from None
-    finally:
-        client.close()
+    with closing(client_of(options, to_sockets([Path(path)]), tell, absence=absence, waited=waited)) as client:
+        try:
+            return client.request("POST", "/v1/cli", body, key=key).body
+        except NoOwnerError:
+            if may_open:
+                return None
+            raise unanswered(path) from None
 
 
 PATIENCE = 5.0

@@ -174,14 +174,8 @@ def decode_recurring(recurring: JobId, document: Document) -> RecurringJob:
 def decode_controls(document: Document) -> Controls:
     """Return the operator's controls, deeply frozen; raises StoreFormatError."""
     controls = _decode(document, Controls, "controls")
-    return structs.replace(
-        controls,
-        drains=MappingProxyType(dict(controls.drains)),
-        resumed=MappingProxyType(dict(controls.resumed)),
-        faults=MappingProxyType(dict(controls.faults)),
-        claimed=MappingProxyType(dict(controls.claimed)),
-        released=MappingProxyType(dict(controls.released)),
-    )
+    names = ("drains", "resumed", "faults", "claimed", "released")
+    return structs.replace(controls, **{name: MappingProxyType(dict(getattr(controls, name))) for name in names})
 
 
 def decode_audit(document: Document) -> AuditEntry:

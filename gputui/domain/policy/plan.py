@@ -424,13 +424,10 @@ def _parted(context: PlanningContext, waiting: OrderedQueue, situation: GateCont
             if job.held or job.not_before or (spec := job.spec).after or spec.after_any or spec.begin_at
         ]
     why = {job.id: reason for job in asked if (reason := first_gate(job, situation)) is not None}
-    gated = (
-        waiting.at(place for place, job in enumerate(waiting.jobs) if job.id in why)
-        if why
-        else OrderedQueue([], [], [])
-    )
-    able = waiting.at(place for place, job in enumerate(waiting.jobs) if job.id not in why) if why else waiting
-    return Gated(why, gated), able
+    if not why:
+        return Gated(why, OrderedQueue([], [], [])), waiting
+    gated = waiting.at(place for place, job in enumerate(waiting.jobs) if job.id in why)
+    return Gated(why, gated), waiting.at(place for place, job in enumerate(waiting.jobs) if job.id not in why)
 
 
 def plan(snapshot: Snapshot, settings: Settings, now: datetime, known: OrderCache | None = None) -> Plan:

@@ -248,10 +248,8 @@ def jobs_served(jobs: Iterable[Job], now: datetime) -> frozenset[JobId]:
 
 def was_preempted(job: Job) -> bool:
     """Return whether it waits because its last attempt was preempted."""
-    attempt = job.attempt
-    if attempt is None or not attempt.is_over or attempt.cause is None:
-        return False
-    return attempt.cause.code is CauseCode.PREEMPTED
+    over = job.attempt if job.attempt is not None and job.attempt.is_over else None
+    return over is not None and over.cause is not None and over.cause.code is CauseCode.PREEMPTED
 
 
 def describe_preemption(job: Job, now: datetime) -> tuple[str, datetime]:

@@ -411,6 +411,10 @@ def explain(snapshot: Snapshot, job: Job, settings: Settings, now: datetime) -> 
     promoted = item.since + context.cluster.rules.promote_after <= context.second
     height, waited = level(key.priority, key.nice, promoted=promoted), max(0.0, context.second - item.since)
     payer, planned = key.stands
+    live = {other.id for other in snapshot.jobs if not other.state.is_terminal}
+    waits_for = [other for other in dict.fromkeys((*job.spec.after, *job.spec.after_any)) if other in live]
+    if not waits_for:
+        waits_for = [other.id for other in snapshot.jobs if other.gpus and other.state is not JobState.PENDING]
     return Explanation(
         reason=snapshot.reasons.get(job.id),
         terms=score_terms(height, waited, planned, usage.get(payer, 0.0), context.settings.policy),
@@ -418,7 +422,7 @@ def explain(snapshot: Snapshot, job: Job, settings: Settings, now: datetime) -> 
         planned=timedelta(seconds=line.keys[place].duration),
         position=1 + sum(item.count for item in ahead.items) + job.id - line.items[place].id,
         waiting=sum(item.count for item in line.items),
-        waits_for=_waits_for(snapshot, job),
+        waits_for=tuple(waits_for),
         expected_start_at=start,
         certainty=_certainty(context, job, start, line, place, until),
     )
@@ -446,15 +450,6 @@ def describe_terms(job: Job, explanation: Explanation) -> tuple[TermWords, ...]:
         TermWords("expansion", terms.expansion, expansion),
         TermWords("age", terms.age, f"waited {waited}"),
     )
-
-
-def _waits_for(snapshot: Snapshot, job: Job) -> tuple[JobId, ...]:
-    states = {other.id: other.state for other in snapshot.jobs}
-    wanted = dict.fromkeys((*job.spec.after, *job.spec.after_any))
-    open_ones = [other for other in wanted if other in states and not states[other].is_terminal]
-    if open_ones:
-        return tuple(open_ones)
-    return tuple(other.id for other in snapshot.jobs if other.gpus and other.state is not JobState.PENDING)
 
 
 def _certainty(

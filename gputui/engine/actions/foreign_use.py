@@ -131,7 +131,14 @@ class ForeignUse:
         except GputuiError as error:
             note(f"refused: {error}")
             raise
-        result = _stopped(after, time.monotonic() - began)
+        seconds = time.monotonic() - began
+        if after.is_running:
+            again = f"; its restart policy is {after.restart}" if after.restart else ""
+            result = f"still {after.state} after {seconds:.0f} s{again}"
+        else:
+            code = "" if after.exit_code is None else f" with exit code {after.exit_code}"
+            killed = ": it ignored its stop signal and was killed" if after.exit_code == 137 else ""
+            result = f"stopped after {seconds:.1f} s{code}{killed}"
         note(result)
         return f"{about}: {result}"
 
@@ -163,12 +170,3 @@ class ForeignUse:
         if self._containers is None:
             raise GputuiError("this console was started without a container engine")
         return self._containers
-
-
-def _stopped(detail: ContainerDetail, seconds: float) -> str:
-    if detail.is_running:
-        again = f"; its restart policy is {detail.restart}" if detail.restart else ""
-        return f"still {detail.state} after {seconds:.0f} s{again}"
-    code = "" if detail.exit_code is None else f" with exit code {detail.exit_code}"
-    killed = ": it ignored its stop signal and was killed" if detail.exit_code == 137 else ""
-    return f"stopped after {seconds:.1f} s{code}{killed}"

@@ -278,76 +278,77 @@ class PullReply(msgspec.Struct, omit_defaults=True):
     """True if the image is present, in the last reply."""
 
 
-class PullProcess:
-    def __init__(self, image: str, settings: RuntimeSettings) -> None:
-        self._image = image
-        self._settings = settings
-        self._words = "pulling"
-        self._moved_at = time.monotonic()
-        self._told = ""
+def pull_by_process(
+    image: str, settings: RuntimeSettings, tell: Callable[[str], None], cancelled: threading.Event
+) -> None:
+    """Pull in a process of its own, and return once the image is present.
 
-    def run(self, tell: Callable[[str], None], cancelled: threading.Event) -> None:
-        """Pull, and return once the image is present.
-
-        Raises RuntimeFault when the engine or the registry refuses, when there is no progress for
-        `RuntimeSettings.pull_stall`, and when `cancelled` is set.
-        """
-        # -P: keeps a json.py in the current directory from being imported instead of Python's own
-        command = [sys.executable, "-P", "-m", "gputui.runtime.docker.pull_process"]
-        pipe, null = subprocess.PIPE, subprocess.DEVNULL
-        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=null, bufsize=0, start_new_session=True)
-        assert process.stdin is not None
+    Raises RuntimeFault when the engine or the registry refuses, when there is no progress for
+    `RuntimeSettings.pull_stall`, and when `cancelled` is set.
+    """
+    # -P: keeps a json.py in the current directory from being imported instead of Python's own
+    command = [sys.executable, "-P", "-m", "gputui.runtime.docker.pull_process"]
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=null, bufsize=0, start_new_session=True)
+    assert process.stdin is not None
+    try:
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(msgspec.json.encode(PullRequest(image, settings)) + b"\n")
+        _follow(process, image, settings.pull_stall, tell, cancelled)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # with any ssh that it started
+        for end in (process.stdin, process.stdout):
+            if end is not None:
+                end.close()
         try:
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(msgspec.json.encode(PullRequest(self._image, self._settings)) + b"\n")
-            self._follow(process, tell, cancelled)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # with any ssh that it started
-            for end in (process.stdin, process.stdout):
-                if end is not None:
-                    end.close()
-            try:
-                process.wait(1.0)
-            except subprocess.TimeoutExpired:  # stuck in the kernel
-                threading.Thread(target=process.wait, name="pull-undertaker", daemon=True).start()
+            process.wait(1.0)
+        except subprocess.TimeoutExpired:  # stuck in the kernel
+            threading.Thread(target=process.wait, name="pull-undertaker", daemon=True).start()
 
-    def _follow(
-        self, process: subprocess.Popen[bytes], tell: Callable[[str], None], cancelled: threading.Event
-    ) -> None:
-        assert process.stdout is not None
-        descriptor, rest = process.stdout.fileno(), b""
-        readable = select.poll()  # select() takes no descriptors above 1023
-        readable.register(descriptor, select.POLLIN)
-        while True:
-            if cancelled.is_set():
-                raise RuntimeFault(Cause(CauseCode.CANCELLED, f"the pull of {self._image} was cancelled"))
-            if readable.poll(1000 * _LOOK_EVERY):
-                if not (data := os.read(descriptor, 65536)):
-                    raise self._failed(f"the pull ended with code {process.wait()}")
-                *lines, rest = (rest + data).split(b"\n")
-                for said in (decode_json(line, PullReply) for line in lines):
-                    self._moved_at = time.monotonic()
-                    self._words = said.words or self._words
-                    if said.cause is not None and said.cause.code is CauseCode.RUNTIME_UNAVAILABLE:
-                        raise RuntimeUnavailableError(said.cause.text, hint=said.hint)
-                    if said.cause is not None:
-                        raise RuntimeFault(said.cause, hint=said.hint)
-                    if said.is_done:
-                        return
-            idle = time.monotonic() - self._moved_at
-            if idle > self._settings.pull_stall.total_seconds():
-                raise self._failed(f"no progress for {format_duration(self._settings.pull_stall)}")
-            words = self._words
-            if idle >= _TELL_STALL_AFTER:
-                words = f"{words}, no progress for {format_duration(timedelta(seconds=idle // 10 * 10))}"
-            if words != self._told:
-                self._told = words
-                tell(words)
 
-    def _failed(self, why: str) -> RuntimeFault:
-        cause = Cause(CauseCode.PULL_FAILED, f"cannot pull {self._image}: {why}")
-        return RuntimeFault(cause, hint="does the registry answer?")
+def _follow(
+    process: subprocess.Popen[bytes],
+    image: str,
+    stall: timedelta,
+    tell: Callable[[str], None],
+    cancelled: threading.Event,
+) -> None:
+    assert process.stdout is not None
+    descriptor, rest = process.stdout.fileno(), b""
+    words, told, moved_at = "pulling", "", time.monotonic()
+    readable = select.poll()  # select() takes no descriptors above 1023
+    readable.register(descriptor, select.POLLIN)
+    while True:
+        if cancelled.is_set():
+            raise RuntimeFault(Cause(CauseCode.CANCELLED, f"the pull of {image} was cancelled"))
+        if readable.poll(1000 * _LOOK_EVERY):
+            if not (data := os.read(descriptor, 65536)):
+                raise _failed(image, f"the pull ended with code {process.wait()}")
+            *lines, rest = (rest + data).split(b"\n")
+            for said in (decode_json(line, PullReply) for line in lines):
+                moved_at = time.monotonic()
+                words = said.words or words
+                if said.cause is not None and said.cause.code is CauseCode.RUNTIME_UNAVAILABLE:
+                    raise RuntimeUnavailableError(said.cause.text, hint=said.hint)
+                if said.cause is not None:
+                    raise RuntimeFault(said.cause, hint=said.hint)
+                if said.is_done:
+                    return
+        idle = time.monotonic() - moved_at
+        if idle > stall.total_seconds():
+            raise _failed(image, f"no progress for {format_duration(stall)}")
+        shown = words
+        if idle >= _TELL_STALL_AFTER:
+            shown = f"{words}, no progress for {format_duration(timedelta(seconds=idle // 10 * 10))}"
+        if shown != told:
+            told = shown
+            tell(shown)
+
+
+def _failed(image: str, why: str) -> RuntimeFault:
+    cause = Cause(CauseCode.PULL_FAILED, f"cannot pull {image}: {why}")
+    return RuntimeFault(cause, hint="does the registry answer?")
 
 
 def main() -> None:

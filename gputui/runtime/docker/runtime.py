@@ -44,7 +44,7 @@ from gputui.runtime.docker.engine import (
     runs_here,
 )
 from gputui.runtime.docker.logs import DockerLog, LogQuery, save
-from gputui.runtime.docker.pull_process import PullProcess, credential_warnings
+from gputui.runtime.docker.pull_process import credential_warnings, pull_by_process
 from gputui.runtime.docker.records import (
     ContainerCache,
     adoptable,
@@ -271,7 +271,7 @@ class DockerRuntime:
         return tuple(sorted({name for image in listed for name in image.get("RepoTags") or () if "<none>" not in name}))
 
     def pull(self, image: str, progress: Callable[[str], None], cancelled: Event) -> None:
-        PullProcess(image, self._settings).run(progress, cancelled)
+        pull_by_process(image, self._settings, progress, cancelled)
 
     # one container
 
