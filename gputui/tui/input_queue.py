@@ -20,6 +20,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
+from msgspec import Struct, field
 from textual import events
 from textual.app import App
 from textual.errors import NoWidget
@@ -140,25 +141,24 @@ def read_at(app: App[Any]) -> float:
     return time.monotonic() if found is None else found
 
 
-class InputQueue:
+class InputQueue(Struct, eq=False):
     """Keys, pasted text and clicks of one app, dispatched one at a time."""
 
-    def __init__(self, app: App[Any], dispatch: Callable[[events.Event], Awaitable[None]]) -> None:
-        self._app = app
-        self._dispatch = dispatch
-        self._waiting: deque[events.InputEvent | events.Paste] = deque()
-        self._turn = 0
-        self.delay = FRAME
-        """Seconds after which the second message follows a key, if no other key waits for it."""
-        self._send_last: Callable[[], None] | None = None
-        """Sends the second message of the present key; None while that is not due."""
-        self.is_busy = False
-        self.read_at: float | None = None
-        """Time at which the key or click in hand was read; None: there is none. Textual's copies have other times."""
+    app: App[Any]
+    dispatch: Callable[[events.Event], Awaitable[None]]
+    delay: float = FRAME
+    """Seconds after which the second message follows a key, if no other key waits for it."""
+    is_busy: bool = False
+    read_at: float | None = None
+    """Time at which the key or click in hand was read; None: there is none. Textual's copies have other times."""
+    _waiting: deque[events.InputEvent | events.Paste] = field(default_factory=deque)
+    _turn: int = 0
+    _send_last: Callable[[], None] | None = None
+    """Sends the second message of the present key; None while that is not due."""
 
     async def handle(self, event: events.Event) -> None:
         if not isinstance(event, events.InputEvent | events.Paste) or event.is_forwarded:
-            await self._dispatch(event)
+            await self.dispatch(event)
             return
         loop.SWEEPER.touch(time.monotonic())
         self._waiting.append(event)
@@ -169,15 +169,15 @@ class InputQueue:
 
     async def _take_turn(self) -> None:
         self.is_busy = True
-        while self._waiting and self._app.screen_stack:
+        while self._waiting and self.app.screen_stack:
             event = self._parted(self._waiting.popleft())
             self.read_at = event.time
-            captured = self._app.mouse_captured
-            if captured is not None and (not captured.is_attached or captured.screen is not self._app.screen):
+            captured = self.app.mouse_captured
+            if captured is not None and (not captured.is_attached or captured.screen is not self.app.screen):
                 # a screen that was opened since covers the widget with the mouse, and would get no click
-                self._app.capture_mouse(None)
-            screen, path = self._app.screen, self._path_of(event)
-            await self._dispatch(event)
+                self.app.capture_mouse(None)
+            screen, path = self.app.screen, self._path_of(event)
+            await self.dispatch(event)
             if path is not None:
                 self._turn += 1
                 self._send_after(path, screen, self._turn)
@@ -193,8 +193,8 @@ class InputQueue:
             return self._typed(event)
         if not isinstance(event, KeyAfterEscape):
             return event
-        has_alt = isinstance(self._app.focused, Input) or (
-            event.key.startswith("alt+") and event.key in self._app.screen.active_bindings
+        has_alt = isinstance(self.app.focused, Input) or (
+            event.key.startswith("alt+") and event.key in self.app.screen.active_bindings
         )
         if has_alt and event.is_apart:
             return event
@@ -208,12 +208,12 @@ class InputQueue:
         or with the Enter after it. Text of several lines is pasted.
         """
         first, *rest = event.keys
-        if isinstance(self._app.focused, Input):
+        if isinstance(self.app.focused, Input):
             if any(key.key in _NEW_LINE for key in event.keys[:-1]):
                 return event
             self._waiting.extendleft(reversed(rest))
             return first
-        opened = self._app.screen.active_bindings.get(first.key)
+        opened = self.app.screen.active_bindings.get(first.key)
         if opened is None or not opened.enabled or opened.binding.action not in _OPEN_A_LINE or not rest:
             return event
         self._waiting.appendleft(UnmarkedPaste(rest))
@@ -222,11 +222,11 @@ class InputQueue:
     def _path_of(self, event: events.Event) -> MessagePump | None:
         """Return the widget that handles it, if that must be waited for; None for pointer movement and the wheel."""
         if not isinstance(event, events.MouseEvent):
-            return self._app.focused or self._app.screen
+            return self.app.focused or self.app.screen
         if not isinstance(event, events.MouseUp):
             return None
         try:
-            return self._app.get_widget_at(event.x, event.y)[0]
+            return self.app.get_widget_at(event.x, event.y)[0]
         except NoWidget:
             return None
 
@@ -247,11 +247,11 @@ class InputQueue:
 
     def key_done(self, message: KeyDone) -> None:
         """Dispatch the next key, once callbacks of this one are done, and a screen that it opened is shown."""
-        if message.turn != self._turn or not self._app.screen_stack:  # the latter at the end
+        if message.turn != self._turn or not self.app.screen_stack:  # the latter at the end
             return
-        if self._app.screen is not message.screen:
+        if self.app.screen is not message.screen:
             self._turn += 1
-            self._send_after(self._app.screen, self._app.screen, self._turn, is_last=True)
+            self._send_after(self.app.screen, self.app.screen, self._turn, is_last=True)
         elif message.is_last:
             self._end_turn(message.turn)
         elif self._waiting or not self.delay:
@@ -269,4 +269,4 @@ class InputQueue:
         if turn == self._turn:
             self._turn, self._send_last = self._turn + 1, None
             self.read_at = None
-            self._app.call_later(self._take_turn)
+            self.app.call_later(self._take_turn)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 from textual.message import Message
 from textual.timer import Timer
@@ -57,18 +57,17 @@ def failure_words(error: Exception) -> str:
     return str(error) if isinstance(error, GputuiError) else fault_words(error)
 
 
-class LatestWorker:
+class LatestWorker(Struct, eq=False):
     """Runs only the newest request; older ones are cancelled. Never blocks its caller.
 
     The thread is a daemon: closing a screen or the console waits for no forecast.
     """
 
-    def __init__(self, tell: Callable[[Message], object], failed: Callable[[Exception], Message]) -> None:
-        self._tell = tell
-        self._failed = failed
-        self._asked: queue.SimpleQueue[tuple[int, Computation] | None] = queue.SimpleQueue()
-        self._number = 0
-        self._thread: threading.Thread | None = None
+    tell: Callable[[Message], object]
+    failed: Callable[[Exception], Message]
+    _asked: queue.SimpleQueue[tuple[int, Computation] | None] = field(default_factory=queue.SimpleQueue)
+    _number: int = 0
+    _thread: threading.Thread | None = None
 
     def ask(self, work: Computation) -> None:
         self._number += 1
@@ -94,9 +93,9 @@ class LatestWorker:
         try:
             message = work(lambda: number == self._number)
         except Exception as error:  # noqa: BLE001 - a border: what went wrong is told where the answer would stand
-            message = self._failed(error)
+            message = self.failed(error)
         if number == self._number:
-            self._tell(message)
+            self.tell(message)
 
 
 class ForecastBase(Struct, eq=False):

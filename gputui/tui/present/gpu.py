@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from rich.style import Style
 
@@ -493,29 +493,24 @@ def node_line(node: GpuNode, nodes: Sequence[GpuNode], *, is_open: bool) -> Cell
     spans.append((f"  {load:>4}  {model[:9]:<9} ", DIM))
     if node.late is not None:
         spans.append((f"{format_duration(node.late)} old  ", AMBER))
-    if not is_open:
-        spans += _node_jobs(node)
+    counts = Counter(job_id for row in node.rows for job_id in row.view.job_ids)
+    jobs = {row.job.id: row.job for row in node.rows if row.job is not None}
+    parts: list[Cell] = []
+    for job_id, gpus in counts.items():
+        job = jobs.get(job_id)
+        words = f" {plain(job.name, 40)} {plain(job.spec.tenant, 20)}" if job else " "
+        shown = f"#{job.shown_id if job else job_id}"
+        parts.append(((shown, BLUE), (f"×{gpus}{words}" if gpus > 1 else words, PLAIN)))
+    if not parts:  # of a node whose engine does not tell which GPUs are used
+        whys = (row.view.why for row in node.rows if row.view.state is GpuState.ALLOCATED and row.view.why)
+        parts = [cell(" · ".join(plain(why, 200) for why in dict.fromkeys(whys)), PLAIN)]
+    spans += () if is_open else with_dots(parts)
     if (drain := next((row.view.drain for row in node.rows if row.view.drain), None)) is not None:
         spans.append((f"  drained by {plain(drain.by, 20)}: {plain(drain.reason, 60)}", DIM))
     is_told = node.is_unread and (is_open or any(not each.is_unread for each in nodes))
     if node.probe.text and (node.late is not None or is_told):
         spans.append((f"  {plain(node.probe.text, 100)}", DIM))
     return tuple(spans)
-
-
-def _node_jobs(node: GpuNode) -> Iterator[Span]:
-    counts = Counter(job_id for row in node.rows for job_id in row.view.job_ids)
-    jobs = {row.job.id: row.job for row in node.rows if row.job is not None}
-    if not counts:
-        whys = (row.view.why for row in node.rows if row.view.state is GpuState.ALLOCATED and row.view.why)
-        for place, why in enumerate(dict.fromkeys(whys)):  # of a node whose engine does not tell which GPUs are used
-            yield (f"{' · ' if place else ''}{plain(why, 200)}", PLAIN)
-    for place, (job_id, count) in enumerate(counts.items()):
-        job = jobs.get(job_id)
-        words = f"{plain(job.name, 40)} {plain(job.spec.tenant, 20)}" if job else ""
-        yield (" · " if place else "", DIM)
-        yield (f"#{job.shown_id if job else job_id}", BLUE)
-        yield (f"×{count} {words}" if count > 1 else f" {words}", PLAIN)
 
 
 def _heat_of(row: GpuRow) -> Span:

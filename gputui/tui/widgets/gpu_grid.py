@@ -36,47 +36,6 @@ from gputui.tui.widgets.line_table import CursorMoved, LineTable, Wheel, tell_cl
 _RAISED = Style(bgcolor=RAISED)
 
 
-class NodeFolds:
-    """Nodes of a cluster that are open, and the order of all."""
-
-    def __init__(self) -> None:
-        self.rows: Mapping[str, GpuNode] = {}
-        """The nodes by the keys of their lines, in the order shown; empty if there is only one."""
-        self.by_idleness = False
-        self._are_open = False
-        """True if nodes are open that the user has neither opened nor closed."""
-        self.chosen: dict[str, bool] = {}
-
-    def show(self, picture: GpuPicture, room: int) -> None:
-        nodes = list(picture.nodes)
-        if self.by_idleness:
-            nodes.sort(key=lambda node: (-node.free, node.load or 0.0))
-        self.rows = {node.key: node for node in nodes}
-        self._are_open = len(nodes) + len(picture.rows) <= room
-
-    @property
-    def keys(self) -> list[str]:
-        return [key for node in self.rows.values() for key in (node.key, *self.uuids(node.key))]
-
-    @property
-    def are_closed(self) -> bool:
-        return bool(self.rows) and not any(map(self.is_open, self.rows))
-
-    def is_open(self, key: str) -> bool:
-        return self.chosen.get(key, self._are_open)
-
-    def node_of(self, key: str | None) -> str | None:
-        """Return the key of the node of a line: the node itself, or a GPU in it."""
-        if key in self.rows:
-            return key
-        nodes = self.rows.values()
-        return next((node.key for node in nodes if any(key == row.view.gpu.uuid for row in node.rows)), None)
-
-    def uuids(self, key: str | None) -> tuple[str, ...]:
-        node = self.rows.get(key) if key is not None else None
-        return tuple(row.view.gpu.uuid for row in node.rows) if node is not None and self.is_open(node.key) else ()
-
-
 class GpuTable(LineTable[str]):
     """Table of GPUs by UUID; those of several nodes are grouped under a line for each node."""
 
@@ -88,7 +47,40 @@ class GpuTable(LineTable[str]):
         super().__init__(id=id)
         self._picture = GpuPicture()
         self._columns = self._picture.columns(("fan",))
-        self.folds = NodeFolds()
+        self.nodes: Mapping[str, GpuNode] = {}
+        """The nodes by the keys of their lines, in the order shown; empty if there is only one."""
+        self.by_idleness = False
+        self.opened: dict[str, bool] = {}
+        """Whether each node is open that the user has opened or closed."""
+        self._are_open = False
+        """True if all others are."""
+
+    def show_nodes(self, picture: GpuPicture, room: int) -> list[str]:
+        """Set the nodes; return the keys of their lines and of the GPUs below them."""
+        nodes = list(picture.nodes)
+        if self.by_idleness:
+            nodes.sort(key=lambda node: (-node.free, node.load or 0.0))
+        self.nodes = {node.key: node for node in nodes}
+        self._are_open = len(nodes) + len(picture.rows) <= room
+        return [key for node in nodes for key in (node.key, *self.uuids(node.key))]
+
+    @property
+    def are_closed(self) -> bool:
+        return bool(self.nodes) and not any(map(self.is_open, self.nodes))
+
+    def is_open(self, key: str) -> bool:
+        return self.opened.get(key, self._are_open)
+
+    def node_of(self, key: str | None) -> str | None:
+        """Return the key of the node of a line: the node itself, or a GPU in it."""
+        if key in self.nodes:
+            return key
+        nodes = self.nodes.values()
+        return next((node.key for node in nodes if any(key == row.view.gpu.uuid for row in node.rows)), None)
+
+    def uuids(self, key: str | None) -> tuple[str, ...]:
+        node = self.nodes.get(key) if key is not None else None
+        return tuple(row.view.gpu.uuid for row in node.rows) if node is not None and self.is_open(node.key) else ()
 
     def columns(self) -> tuple[Column, ...]:
         return self._columns
@@ -119,8 +111,8 @@ class GpuTable(LineTable[str]):
         return cell(index_of(row.view), DIM) if column == "index" else gpu_cells(row, column, room)
 
     def whole_line(self, key: str) -> Cell | None:
-        if (node := self.folds.rows.get(key)) is not None:
-            return node_line(node, tuple(self.folds.rows.values()), is_open=self.folds.is_open(key))
+        if (node := self.nodes.get(key)) is not None:
+            return node_line(node, tuple(self.nodes.values()), is_open=self.is_open(key))
         return sick_words(self._picture.rows[key], self.size.width, has_model=not self._picture.model)
 
     def redraw(self) -> None:
@@ -131,9 +123,9 @@ class GpuTable(LineTable[str]):
         self.move_to(self._row + step)
 
     def _titles(self) -> Strip:
-        if self.keys and self.folds.are_closed:
+        if self.keys and self.are_closed:
             style = STRONG + BLUE if self.has_focus else DIM
-            spans = [("▌" if self.has_focus else " ", BLUE), *node_titles(tuple(self.folds.rows.values()), style)]
+            spans = [("▌" if self.has_focus else " ", BLUE), *node_titles(tuple(self.nodes.values()), style)]
             strip = Strip(segments(spans, _RAISED)).adjust_cell_length(self.size.width, _RAISED)
             return self._with_position(strip)
         if self.keys:
@@ -371,14 +363,13 @@ class GpuGrid(Vertical):
         kind, mode = self.arrangement.kind, room.mode
         # below their nodes, if there are several and cards would not fit or be empty
         if picture.nodes and mode != "compact" and (kind != "cards" or (mode == "auto" and picture.has_no_probe)):
-            folds, most = self.table.folds, room.fixed or room.most
-            was_closed = folds.are_closed
-            folds.show(picture, most - 1)
-            self.table.noun = "node" if folds.are_closed else "line"
-            keys = folds.keys
+            table, most = self.table, room.fixed or room.most
+            was_closed = table.are_closed
+            keys = table.show_nodes(picture, most - 1)
+            table.noun = "node" if table.are_closed else "line"
             self.arrangement = Arrangement(rows=room.fixed or min(len(keys) + 1, max(2, most)))
-            if folds.are_closed != was_closed:
-                self.table.refresh()
+            if table.are_closed != was_closed:
+                table.refresh()
             positions = {key: row for row, key in enumerate(keys)}
         if self.shown is not before:
             shown = self.shown
@@ -396,39 +387,39 @@ class GpuGrid(Vertical):
 
     @property
     def node(self) -> str | None:
-        key = self.table.folds.node_of(self.cursor) if self.has_nodes else None
-        return self.table.folds.rows[key].name if key else None
+        key = self.table.node_of(self.cursor) if self.has_nodes else None
+        return self.table.nodes[key].name if key else None
 
     @property
     def is_on_node(self) -> bool:
-        return self.has_nodes and self.cursor in self.table.folds.rows
+        return self.has_nodes and self.cursor in self.table.nodes
 
     @property
     def has_nodes(self) -> bool:
-        return not self.has_tiles and bool(self.table.folds.rows)
+        return not self.has_tiles and bool(self.table.nodes)
 
     def fold(self) -> None:
-        folds = self.table.folds
-        if (key := folds.node_of(self.cursor)) is not None:
-            folds.chosen[key] = not folds.is_open(key)
-            self.table.cursor = key
+        table = self.table
+        if (key := table.node_of(self.cursor)) is not None:
+            table.opened[key] = not table.is_open(key)
+            table.cursor = key
 
     def show_whole_node(self) -> None:
         """Scroll so that the GPUs of the selected node are visible as far as they fit."""
         row = self.keys.index(self.table.cursor) if self.table.cursor in self.keys else 0
-        count = len(self.table.folds.uuids(self.table.cursor))
+        count = len(self.table.uuids(self.table.cursor))
         self.move_to(row + min(count, self.shown.height - 1))
         self.move_to(row)
 
     def fold_all(self) -> None:
-        folds = self.table.folds
-        self.table.cursor = folds.node_of(self.cursor)
-        folds.chosen = dict.fromkeys(folds.rows, folds.are_closed)
+        table = self.table
+        table.cursor = table.node_of(self.cursor)
+        table.opened = dict.fromkeys(table.nodes, table.are_closed)
 
     def sort(self) -> bool:
-        self.table.folds.by_idleness = not self.table.folds.by_idleness
+        self.table.by_idleness = not self.table.by_idleness
         self.table.rearrange()
-        return self.table.folds.by_idleness
+        return self.table.by_idleness
 
     def focus(self, scroll_visible: bool = True) -> GpuGrid:
         self.shown.focus(scroll_visible)

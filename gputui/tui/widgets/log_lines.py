@@ -8,6 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 
+from msgspec import Struct
 from rich.style import Style
 
 from gputui.tui.present.log import style_after, without_stamp
@@ -61,17 +62,16 @@ class PackedPiece:
         return self._styles[bisect_right(self._changes, number - self.first + self._gone) - 1]
 
 
-class PackedLines:
+class PackedLines(Struct, eq=False):
     """Lines with consecutive numbers and their initial styles. They are added at both ends, and removed at both."""
 
-    def __init__(self, first: int = 0) -> None:
-        self.first = first
-        self._pieces: list[PackedPiece] = []
-        self._pieces_size = 0
-        self._open: list[bytes] = []
-        """The newest lines, which are not packed yet."""
-        self._open_styles: list[Style] = []
-        self._open_size = 0
+    first: int = 0
+    _pieces: list[PackedPiece] = []
+    _pieces_size: int = 0
+    _open: list[bytes] = []
+    """The newest lines, which are not packed yet."""
+    _open_styles: list[Style] = []
+    _open_size: int = 0
 
     @property
     def end(self) -> int:

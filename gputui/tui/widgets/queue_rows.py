@@ -14,7 +14,7 @@ from itertools import chain, islice
 from types import MappingProxyType
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui.domain.arrays import LEAST_LONG, Entries, count, digits_for, elements_in_history, number_of, short_id
@@ -181,24 +181,23 @@ _REST = 4.0
 """Pause before unchanged jobs are matched again, as a multiple of the time that it took."""
 
 
-class Verdicts:
+class Verdicts(Struct, eq=False):
     """Result per job, valid until the job is matched again, because it, the filter or the time changed."""
 
-    def __init__(self) -> None:
-        self._filter: Filter = EVERY_JOB
-        self._jobs: Mapping[JobId, Job] = {}
-        self._snapshot: Snapshot = EMPTY
-        self._idle: frozenset[JobId] = frozenset()
-        self._shown: dict[JobId, tuple[Job, Job | None]] = {}
-        """Matching part of each job; of an array entry, perhaps some elements; None if it does not match."""
-        self._new: dict[JobId, None] = {}
-        """New jobs without a result and changed jobs, in order."""
-        self._old: list[JobId] = []
-        """Jobs to be matched again; the next one last."""
-        self._is_outdated = False
-        """True if reasons or the time changed since these jobs were matched."""
-        self._pace = Throttle(_REST)
-        self._texts: dict[JobId, tuple[Job, Reason | None, str]] = {}
+    _filter: Filter = EVERY_JOB
+    _jobs: Mapping[JobId, Job] = {}
+    _snapshot: Snapshot = EMPTY
+    _idle: frozenset[JobId] = frozenset()
+    _shown: dict[JobId, tuple[Job, Job | None]] = {}
+    """Matching part of each job; of an array entry, perhaps some elements; None if it does not match."""
+    _new: dict[JobId, None] = {}
+    """New jobs without a result and changed jobs, in order."""
+    _old: list[JobId] = []
+    """Jobs to be matched again; the next one last."""
+    _is_outdated: bool = False
+    """True if reasons or the time changed since these jobs were matched."""
+    _pace: Throttle = field(default_factory=lambda: Throttle(_REST))
+    _texts: dict[JobId, tuple[Job, Reason | None, str]] = {}
 
     def judge_by(self, wanted: Filter) -> None:
         """Set the filter; if it only adds words, jobs that did not match stay excluded."""

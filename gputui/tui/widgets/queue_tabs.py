@@ -64,22 +64,21 @@ class _PlainTab:
         return ()
 
 
-class QueueTab:
+class QueueTab(Struct, eq=False):
     name = "queue"
 
-    def __init__(self, rows: QueueRows, chosen: ChosenColumns) -> None:
-        self.rows = rows
-        self.chosen = chosen
-        self.marks = Marks()
-        self.room = 0
-        self.absent: Mapping[str, str] = {}
-        """Columns for which the cluster has no values, each with its sentence."""
-        self.others: tuple[Cell, ...] = ()
-        """Lines about foreign use, for an empty queue; empty if there is none."""
-        self._signs: Mapping[RowKey, str] = {}
-        self._lead = 0
-        self._living: tuple[Marks, object, Marks] | None = None
-        """Marks with their snapshot, and those on jobs that had not ended in it."""
+    rows: QueueRows
+    chosen: ChosenColumns
+    marks: Marks = Marks()
+    room: int = 0
+    absent: Mapping[str, str] = {}
+    """Columns for which the cluster has no values, each with its sentence."""
+    others: tuple[Cell, ...] = ()
+    """Lines about foreign use, for an empty queue; empty if there is none."""
+    _signs: Mapping[RowKey, str] = {}
+    _lead: int = 0
+    _living: tuple[Marks, object, Marks] | None = None
+    """Marks with their snapshot, and those on jobs that had not ended in it."""
 
     def drop_ended_marks(self) -> None:
         """Remove the marks of jobs that are gone or have ended since; a job marked after its end keeps its mark."""
