@@ -261,7 +261,6 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         self._has_recalled = True
 
         async def recall() -> None:
-            """Add readings from before this console was opened to the graphs of GPUs."""
             earlier = await asyncio.to_thread(lambda: list(self.services.gpu_past()))
             if earlier:
                 self.services.gpu_history.begin_with(earlier, snapshot.taken_at)
@@ -285,7 +284,6 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         self.works.watch(self.actions.add(message))
 
     def on_key(self, event: events.Key) -> None:
-        """Explain why a key of a command does nothing: its subject is missing, or the console is read-only."""
         if self._refusal and not isinstance(self.focused, Input):
             self.notify(self._refusal)
 
@@ -343,7 +341,6 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         self.push_screen(Notices(notices))
 
     def action_gpu_processes(self) -> None:
-        """Show all processes on the GPUs; on a GPU's page, only those on that GPU."""
         from gputui.tui.screens.pages import GpuDetailScreen
         from gputui.tui.screens.process_view import GpuProcessesScreen
 
@@ -416,7 +413,6 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         self.notify(words)
 
     def on_paste(self, event: events.Paste) -> None:
-        """Say that pasted text was ignored: keys are commands, but text is none."""
         if not isinstance(self.focused, Input) and (text := plain(event.text.strip(), 40)):
             self.notify(f"Pasted text ignored, as only fields take text: {text}", severity="warning")
 

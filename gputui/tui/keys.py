@@ -89,21 +89,11 @@ def key_of(text: str) -> str | None:
     held = {modifier.lower() for modifier in modifiers}
     if not held <= set(_MODIFIERS):
         return None
-    base = _base(last, held)
-    if base is None:
-        return None
-    return "+".join((*(each for each in _MODIFIERS if each in held), base))
-
-
-def _base(last: str, held: set[str]) -> str | None:
-    if len(last) == 1 and last not in _WORDS:
-        key = _character(last.lower() if held else last)
-        return key if "shift" not in held else None  # Shift with a letter is written as the capital
-    word = last.lower()
-    word = _WORDS.get(word, word)
-    if word in _WHOLE:
-        return word
-    return word if not held and word in NAMES else None
+    word = _WORDS.get(last.lower(), last.lower())
+    base = word if word in _WHOLE or (word in NAMES and not held) else None
+    if len(last) == 1 and last not in _WORDS:  # Shift with a letter is written as the capital
+        base = None if "shift" in held else _character(last.lower() if held else last)
+    return None if base is None else "+".join((*(each for each in _MODIFIERS if each in held), base))
 
 
 def _character(character: str) -> str | None:

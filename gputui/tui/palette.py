@@ -297,7 +297,6 @@ def rounded_by_rich(colour: ColorTriplet) -> ColorTriplet:
 
 @lru_cache(32)
 def rounded(palette: Palette) -> Palette:
-    """Return the palette in such colours; a sixteen-colour palette is unchanged."""
     if not palette.ground.startswith("#"):
         return palette
     grounds: dict[str, str] = {}
@@ -396,6 +395,11 @@ _LOUD = 3.0
 """Contrast from which a background has a meaning, and is reversed if there are no colours."""
 
 
+def exchange(palette: Palette, *, colourless: bool = False) -> Callable[[Style], Style]:
+    """Return the function that replaces styles; each style is computed once."""
+    return lru_cache(4096)(_bare(palette) if colourless else _coloured(palette))
+
+
 def _coloured(palette: Palette) -> Callable[[Style], Style]:
     pairs = zip(DARK.colours(), palette.colours(), strict=True)
     shown: dict[Color | None, Color] = {Color.parse(role): Color.parse(colour) for role, colour in pairs}
@@ -450,7 +454,7 @@ class ThemeFilter(LineFilter):
     def __init__(self, palette: Palette = DARK, *, colourless: bool = False, ascii_only: bool = False) -> None:
         super().__init__(enabled=colourless or ascii_only or palette != DARK)
         self._ascii = ascii_only
-        self._styled = lru_cache(4096)(_bare(palette) if colourless else _coloured(palette))
+        self._styled = exchange(palette, colourless=colourless)
 
     def apply(self, segments: list[Segment], background: Background) -> list[Segment]:
         styled = self._styled

@@ -53,7 +53,6 @@ class Throttle(Struct, eq=False):
 
 
 def failure_words(error: Exception) -> str:
-    """Return what went wrong, for the place where an answer would stand."""
     return str(error) if isinstance(error, GputuiError) else fault_words(error)
 
 
@@ -77,7 +76,6 @@ class LatestWorker(Struct, eq=False):
         self._asked.put((self._number, work))
 
     def close(self) -> None:
-        """Drop all requests, and let the thread end."""
         self._number += 1
         self._thread = None
         self._asked.put(None)
@@ -139,7 +137,6 @@ class LongTask(Struct, eq=False):
 
     @property
     def took(self) -> float:
-        """Seconds since the task began; 0 before that."""
         return 0.0 if self._begun_at is None else self.clock() - self._begun_at
 
     def step(self, done: int, total: int | None = None) -> None:
@@ -196,7 +193,6 @@ class ProgressDisplay(Struct, eq=False):
     _timer: Timer | None = None
 
     def watch(self, work: LongTask) -> None:
-        """Show a task's progress once it takes long."""
         self._works.append(work)
         if self._timer is None:
             self._timer = self.app.set_interval(self.every, self.look)

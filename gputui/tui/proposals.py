@@ -77,11 +77,9 @@ class BaseProposal(Protocol):
         return whatif.change_of(action, now) if action is not None else lambda snapshot: snapshot
 
     def further(self, verb: str, snapshot: Snapshot) -> Self:
-        """Return the proposal after one more key."""
         return self
 
     def cost(self, snapshot: Snapshot, now: datetime) -> str:
-        """Return the sentence on irreversible loss; empty if there is none."""
         return ""
 
     def fate(self) -> str:
@@ -89,7 +87,6 @@ class BaseProposal(Protocol):
         return "no forecast"
 
     def request(self, reason: str = "", server: str = "") -> ActionRequested | None:
-        """Return the message that requests it; None if nothing would change."""
         action = self.action(reason)
         return None if action is None else ActionRequested(action, self.subject, server)
 

@@ -69,7 +69,6 @@ class Services(Struct, frozen=True, dict=True):
 
     @property
     def about(self) -> About:
-        """Description of the queue, or of one server of several."""
         return self.backend.about(self.server)
 
     def own(self, jobs: Sequence[Job]) -> Sequence[Job]:
@@ -78,7 +77,6 @@ class Services(Struct, frozen=True, dict=True):
         return jobs if uid is None else [job for job in jobs if job.submitted_uid == uid]
 
     def may_act_for(self, submitter: int | None) -> bool:
-        """Return whether the user may change what this user has submitted or added."""
         uid = self.backend.about().own_uid
         return uid is None or submitter == uid
 

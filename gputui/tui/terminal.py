@@ -112,7 +112,6 @@ async def _ended(arguments: Sequence[str]) -> ProgramEnd:
     assert errors is not None
 
     async def pass_on() -> bool:
-        """Write errors to the terminal as they come, until their end; return whether there were any."""
         has_errors = False
         while text := await errors.read(_LONGEST_LINE):
             has_errors = True
@@ -192,7 +191,6 @@ async def open_shell(app: App[Any], backend: Backend, job: Job) -> None:
 
 
 def has_terminal(fileno: int) -> bool:
-    """Return whether the file is a terminal that still exists."""
     try:
         termios.tcgetattr(fileno)
     except termios.error:

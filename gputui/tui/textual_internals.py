@@ -437,7 +437,6 @@ class SeenThrough(Base[T]):
         return stack[stack.index(self) + 1 :] if self in stack else stack[:1]
 
     def render(self) -> Any:
-        """Return the background: of a dialog, the screen behind it."""
         stack, ground = self.app.screen_stack, self.styles.background
         place = stack.index(self) if self in stack else 0
         return BackgroundScreen(stack[place - 1], ground) if place and ground.a < 1 else super().render()

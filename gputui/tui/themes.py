@@ -74,8 +74,6 @@ SECTION = "look"
 
 
 class Appearance(Struct, frozen=True):
-    """Initial theme and characters of the console."""
-
     theme: str = DEFAULT
     ascii_only: bool = False
     is_shallow: bool = False
@@ -93,10 +91,8 @@ def appearance_of(settings: ConsoleSettings, environ: Mapping[str, str]) -> Appe
     if settings.theme not in known:
         raise InputError(f"{settings.theme!r} is not a theme", where="console.theme", hint="known: " + ", ".join(known))
     shallow = has_few_colours(environ)
-    theme = DEFAULT if settings.theme == AUTO else settings.theme
-    return Appearance(
-        _shown(theme, is_shallow=shallow), wants_ascii(settings.ascii, environ), shallow, has_256_colours(environ)
-    )
+    theme = _shown(DEFAULT if settings.theme == AUTO else settings.theme, is_shallow=shallow)
+    return Appearance(theme, wants_ascii(settings.ascii, environ), shallow, has_256_colours(environ))
 
 
 def remembered_theme(look: Appearance, preferences: Preferences) -> str:
@@ -105,7 +101,6 @@ def remembered_theme(look: Appearance, preferences: Preferences) -> str:
 
 
 def _shown(name: str, *, is_shallow: bool) -> str:
-    """Return the theme, or the sixteen-colour one if its colours would be rounded too far."""
     return SIXTEEN if is_shallow and not is_ansi(name) else name
 
 

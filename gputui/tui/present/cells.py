@@ -312,7 +312,6 @@ def area(values: Sequence[float | None], width: int, height: int) -> list[str]:
 
 @lru_cache(4096)
 def _stack(left: int, right: int, height: int) -> tuple[str, ...]:
-    """Return the cells of two columns from the top; a level of -1 means no reading."""
     bottom = _ZERO if max(left, right) == 0 else _cell(left, right)
     return (*(_cell(left - 4 * above, right - 4 * above) for above in range(height - 1, 0, -1)), bottom)
 

@@ -117,7 +117,6 @@ def engine_wait_lines(job: Job, snapshot: Snapshot) -> list[Line]:
 
 
 def array_lines(job: Job, snapshot: Snapshot) -> list[Line]:
-    """Return the states of the elements of the job's array, as far as they are in the queue; empty for a single job."""
     array = job.array
     if array is None:
         return []
@@ -198,7 +197,6 @@ def _priority_words(job: Job, now: datetime) -> str:
 
 
 def _moment(at: datetime, now: datetime) -> str:
-    """Return `2026-03-02 12:00:00 (3m10s ago)`."""
     ago = f"{format_duration(now - at)} ago" if at <= now else f"in {format_duration(at - now)}"
     return f"{in_full(at)} ({ago})"
 

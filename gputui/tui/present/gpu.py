@@ -196,7 +196,6 @@ def _ink(row: GpuRow, name: str, usual: Style = PLAIN) -> Style:
 
 
 def _memory(row: GpuRow, room: int) -> Cell:
-    """Return `62/80G`, or without the total if there is no room for it."""
     used, total = row.reading("memory_used"), row.memory_total
     if used is None:
         return cell(f"{UNKNOWN}/{format_size(total)}" if total else UNKNOWN, DIM)

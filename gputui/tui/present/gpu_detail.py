@@ -90,7 +90,6 @@ class _Bands:
     def __init__(self, room: int) -> None:
         self.across = max(1, min(4, room // (_WIDE // 2)))
         self.width = (room - len(_GAP[0]) * (self.across - 1)) // self.across
-        """Cells of each, with its figures."""
 
     def count(self, series: Sequence[_Series]) -> int:
         return max(1, -(-len(series) // self.across))

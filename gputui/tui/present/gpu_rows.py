@@ -47,7 +47,6 @@ def elapsed_words(job: Job, now: datetime) -> str:
 
 
 def elapsed_share(job: Job, now: datetime) -> float | None:
-    """Return the share of its time limit that a running job has used; None without a limit."""
     if job.started_at is None or not job.spec.time_limit:
         return None
     return (now - job.started_at) / job.spec.time_limit
@@ -487,7 +486,6 @@ def charted(row: GpuRow) -> str:
 
 
 def graph_style(row: GpuRow) -> Style:
-    """Return the colour of a GPU's history: that of its state, but less bright than a bar."""
     if row.is_old or not row.is_used:
         return DIM
     return AMBER if row.idle is not None else LIGHT_GREEN
@@ -499,7 +497,6 @@ def history_style(row: GpuRow, name: str) -> Style:
 
 
 def share_of(row: GpuRow, name: str) -> float | None:
-    """Return a reading as a share of its maximum; None if either is unknown."""
     value = row.reading(name)
     if name == "temperature":
         return None if value is None else value / HOTTEST
@@ -532,6 +529,5 @@ def gauge(row: GpuRow, name: str, room: int) -> Cell:
 
 
 def progress_bar(share: float, room: int) -> Cell:
-    """Return a thin progress bar; amber beyond its end."""
     filled = round(min(1.0, max(0.0, share)) * room)
     return (("━" * filled, BLUE if share <= 1 else AMBER), ("─" * (room - filled), TRACK))

@@ -257,7 +257,6 @@ def state_words(job: Job) -> str:
 
 
 def _state(job: Job, context: JobContext) -> Cell:
-    """Return the state as a word, or squeue's abbreviation; a held job is marked."""
     held = job.held and job.state is JobState.PENDING
     is_suspended = job.suspended and job.state is JobState.RUNNING
     style = AMBER if held or is_suspended else JOB_STYLES[job.state]

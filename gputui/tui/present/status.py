@@ -31,7 +31,7 @@ from gputui.domain.conditions import (
     is_filling,
     keyed,
 )
-from gputui.domain.gpu import GpuSample, GpuState, GpuView, HostSample, ProbeCode, index_of, index_ranges
+from gputui.domain.gpu import GpuSample, GpuState, GpuView, ProbeCode, index_of, index_ranges
 from gputui.domain.gpu_history import Steady
 from gputui.domain.gpu_processes import JOB, GpuProcessRow, process_rows
 from gputui.domain.job import Job
@@ -102,7 +102,6 @@ def further_ways() -> tuple[Cell, ...]:
 
 
 def foreign_use_words(snapshot: Snapshot, room: int, *, may_end: bool = True) -> tuple[Cell, ...]:
-    """Return who uses the GPUs of a server with an empty queue, and what to do; empty if nobody does."""
     held = sum(view.state is GpuState.FOREIGN for view in snapshot.gpus)
     if not held or len(snapshot.nodes) > 1:
         return ()
@@ -423,7 +422,6 @@ def gpu_parts(snapshot: Snapshot) -> list[SummaryPart]:
 
 
 def _sum(rank: int, read: Iterable[GpuSample], used: str, total: str) -> list[SummaryPart]:
-    """Return the sum of a reading and of its limits, over the GPUs that report both."""
     pairs = [(getattr(sample, used), getattr(sample, total)) for sample in read]
     known = [(a, b) for a, b in pairs if a is not None and b]
     if not known:
@@ -446,19 +444,6 @@ def host_parts(snapshot: Snapshot, now: datetime, steady: Steady[tuple[str, str]
     disks = [(kind, disk.mount) for disk in host.disks if (kind := disk_kind(disk))]
     present: _Loud = frozenset((*figures, *disks))
     loud = present if steady is None else steady.update(present, now)
-    parts = _machine_parts(host, loud)
-    for disk in host.disks:
-        soon = f" full in {format_duration(disk.full_in)}" if disk.full_in is not None and is_filling(disk) else ""
-        words = _marked(f"{disk.used:.0%}{soon}", loud, DISK_FULL, DISK_LOW, subject=disk.mount)
-        name = plain(disk.mount if len(disk.mount) <= 8 else disk.mount.rpartition("/")[2] or disk.mount, 16)
-        parts.append(SummaryPart(1, (words,), name, disk.used, _filled(words[1], disk.used)))
-    if host.received is not None and host.sent is not None:
-        rates = (("↓ ", DIM), (_rate(host.received), PLAIN), ("  ↑ ", DIM), (_rate(host.sent), PLAIN))
-        parts.append(SummaryPart(4, rates))
-    return parts
-
-
-def _machine_parts(host: HostSample, loud: _Loud) -> list[SummaryPart]:
     parts = []
     if host.cpu is not None:
         parts.append(SummaryPart(0, cell(f"{host.cpu:3.0%}"), "CPU", host.cpu, load_style(host.cpu)))
@@ -472,6 +457,14 @@ def _machine_parts(host: HostSample, loud: _Loud) -> list[SummaryPart]:
     if host.swap_total and host.swap_used is not None:
         words = _marked(f"{host.swap_used / host.swap_total:.0%}", loud, SWAP)
         parts.append(SummaryPart(6 if words[1] is PLAIN else 1, (words,), "swap"))
+    for disk in host.disks:
+        soon = f" full in {format_duration(disk.full_in)}" if disk.full_in is not None and is_filling(disk) else ""
+        words = _marked(f"{disk.used:.0%}{soon}", loud, DISK_FULL, DISK_LOW, subject=disk.mount)
+        name = plain(disk.mount if len(disk.mount) <= 8 else disk.mount.rpartition("/")[2] or disk.mount, 16)
+        parts.append(SummaryPart(1, (words,), name, disk.used, _filled(words[1], disk.used)))
+    if host.received is not None and host.sent is not None:
+        rates = (("↓ ", DIM), (_rate(host.received), PLAIN), ("  ↑ ", DIM), (_rate(host.sent), PLAIN))
+        parts.append(SummaryPart(4, rates))
     return parts
 
 

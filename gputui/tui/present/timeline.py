@@ -130,7 +130,6 @@ def gpu_row(drawn: Drawn, bars: Iterable[Bar], view: GpuView | None = None) -> C
 
 
 def shape_of(bar: Bar) -> str:
-    """Return the characters at the beginning, inside and at the end of a bar."""
     known = bar.source is DurationSource.LIMIT
     if bar.is_overrun:
         return _OVERRUN_BAR

@@ -53,7 +53,6 @@ class SectionedTable(LineTable[K]):
         return super().has_cursor_in_sight if self.extent is None else self._row in self.view.lines
 
     def show_rows(self, keys: Sequence[K], positions: Mapping[K, int], empty: tuple[Cell, ...] = ()) -> None:
-        """Show these rows. The cursor stays on its key; each section stays with its visible rows."""
         if self.extent is None:
             super().show_rows(keys, positions, empty)
             return
@@ -249,7 +248,6 @@ class JobTable(SectionedTable[Key], Grip):
         return f" {self._numbers()} " if self.head == 1 else " " if not self.has_cursor_in_sight else ""
 
     def _numbers(self) -> str:
-        """Return the numbers of running, waiting and held jobs, which are on the line of tabs if that is shown."""
         running, waiting, held = self.rows.numbers
         if self.sheet is not self.live or not any(self.rows.numbers):
             return ""

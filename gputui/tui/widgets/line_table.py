@@ -83,7 +83,6 @@ class MenuAsked(Message):
 
 
 def tell_click(table: Widget, event: events.Click) -> None:
-    """Post the message for a click on a row that is already selected."""
     if event.button == RIGHT:
         table.post_message(MenuAsked(event.screen_offset))
     elif event.chain == 2:

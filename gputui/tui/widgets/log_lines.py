@@ -75,7 +75,6 @@ class PackedLines(Struct, eq=False):
 
     @property
     def end(self) -> int:
-        """Number of the line after the newest."""
         return self._open_first + len(self._open)
 
     @property
@@ -168,7 +167,6 @@ class PackedLines(Struct, eq=False):
         return count
 
     def line(self, number: int) -> bytes:
-        """Return the line of that number, which must be here."""
         if number >= self._open_first:
             return self._open[number - self._open_first]
         return self._piece(number).lines(number, number + 1)[0]

@@ -252,7 +252,6 @@ class LogSearch(Struct, eq=False):
             self.narrow(None)
 
     def step(self, seconds: float) -> bool:
-        """Search for at most `seconds`; return whether the display changed."""
         changed = [finder.step(seconds) for finder in self._finders() if not finder.is_done]
         return self._try_jump() or any(changed)
 

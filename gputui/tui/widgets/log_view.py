@@ -166,7 +166,6 @@ class LogLoader:
             self.load_earlier(wanted, reading.window.to_first if is_asked else lambda: None)
 
     def load_earlier(self, wanted: int, then: Callable[[], None]) -> None:
-        """Load up to `wanted` lines before the oldest, then call `then`."""
         follower = self._view.follower
         if follower is None or self.is_loading_earlier:
             return

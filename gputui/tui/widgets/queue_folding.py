@@ -75,7 +75,6 @@ class Extent(Struct, frozen=True):
         return 0, self.running, self.running + self.waiting + (self.fold is not None)
 
     def section(self, row: int) -> Section | None:
-        """Return the section of a row; None for the title of ended jobs."""
         if row == self.fold:
             return None
         if row < self.running:

@@ -48,8 +48,6 @@ READING = (cell("Reading the queue …", DIM),)
 
 
 class _PlainTab:
-    """Tab whose rows have no mark, and by default no jobs."""
-
     keys: Sequence[Key] = ()
     positions: Mapping[Key, int] = MappingProxyType({})
 
@@ -380,7 +378,6 @@ class ScoreLoader:
         self.end = self._throttle.end
 
     def load(self, snapshot: Snapshot) -> None:
-        """Request the scores of the snapshot, unless they were requested, or it is too soon."""
         if self._asked() is snapshot or not self._throttle.may_begin:
             return
         self._asked = weakref.ref(snapshot)

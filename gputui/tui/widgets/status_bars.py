@@ -376,8 +376,6 @@ _LAST_WORD = re.compile(r"(?:^|\s)[-!]?([a-z]+)$")
 
 
 class FieldNames(Suggester):
-    """Completes names of fields; Right accepts."""
-
     def __init__(self, fields: Mapping[str, str] = _EXAMPLES) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
         self._fields = fields
@@ -394,8 +392,6 @@ class FieldNames(Suggester):
 
 
 class FilterLine(Vertical):
-    """Input line for a filter; hidden while it is empty."""
-
     DEFAULT_CSS = """
     FilterLine { height: auto; display: none; background: $surface; }
     FilterLine.-open { display: block; }
