@@ -29,16 +29,11 @@ def test_about_tells_who_asks_and_methods_are_those_of_the_path(owner: TestOwner
 @cases(
     ("method", "path", "status"),
     [
-        ("GET", "/", 404),
-        ("GET", "/v1/nothing", 404),
-        ("GET", "/v1/jobs/", 404),
-        ("DELETE", "/v1/jobs", 405),
-        ("GET", "/v1/jobs/x", 422),
-        ("GET", "/v1/jobs/0x1", 422),
-        ("GET", "/v1/jobs/999", 404),
+        ("GET", "/", 404), ("GET", "/v1/nothing", 404), ("GET", "/v1/jobs/", 404), ("DELETE", "/v1/jobs", 405),
+        ("GET", "/v1/jobs/x", 422), ("GET", "/v1/jobs/0x1", 422), ("GET", "/v1/jobs/999", 404),
         ("GET", "/openapiXjson", 404),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_path_or_method_is_told(owner: TestOwner, method: str, path: str, status: int) -> None:
     reply = owner.ask(method, path)
     problem = reply.read(Problem)
@@ -79,16 +74,10 @@ def test_times_need_a_zone(owner: TestOwner, since: str) -> None:
 @cases(
     ("body", "status"),
     [
-        (b"", 400),
-        (b"{", 400),
-        (b"\xff", 400),
-        (b'{"jobs": ' + b"[" * 100_000, 422),
-        (b"[]", 422),
-        (b"{}", 422),
-        (b'{"jobs": [], "more": 1}', 422),
-        (b'{"jobs": [{"spec": {"command": 1}}]}', 422),
+        (b"", 400), (b"{", 400), (b"\xff", 400), (b'{"jobs": ' + b"[" * 100_000, 422), (b"[]", 422), (b"{}", 422),
+        (b'{"jobs": [], "more": 1}', 422), (b'{"jobs": [{"spec": {"command": 1}}]}', 422),
     ],
-)
+)  # fmt: skip
 def test_a_body_that_is_none_is_refused(owner: TestOwner, body: bytes, status: int) -> None:
     assert owner.ask("POST", "/v1/jobs", body).status == status
 

@@ -120,22 +120,14 @@ def test_gpus_are_named_by_index_or_uuid_and_kept_by_uuid(run: Run, store: KeptS
 @cases(
     ("words", "where"),
     [
-        ("--gpus 1", "--end"),
-        ("--gpus 1 --end +1h --for 1h", "--end"),
-        ("--for 1h", "--gpus"),
-        ("--gpus 1 --gpu 0 --for 1h", "--gpus"),
-        ("--gpus 0 --for 1h", "--gpus"),
-        ("--gpus 9 --for 1h", "--gpus"),
-        ("--gpus 1 --start +2h --end +1h", "--end"),
-        ("--gpus 1 --start +1h --end +1h", "--end"),
-        ("--gpus 1 --start 2026-03-02T10:00Z --for 1h", "--end"),
-        ("--gpus 1 --for 0", "--for"),
-        ("--gpus 1 --start yesterday --for 1h", "--start"),
-        ("--gpus 1 --for 1h --priority 101", "--priority"),
-        ("--gpus 1 --for 1h --nobody --tenant bob", "--nobody"),
-        ("--gpus 1 --for 1h --name a\x1bb", "--name"),
+        ("--gpus 1", "--end"), ("--gpus 1 --end +1h --for 1h", "--end"), ("--for 1h", "--gpus"),
+        ("--gpus 1 --gpu 0 --for 1h", "--gpus"), ("--gpus 0 --for 1h", "--gpus"), ("--gpus 9 --for 1h", "--gpus"),
+        ("--gpus 1 --start +2h --end +1h", "--end"), ("--gpus 1 --start +1h --end +1h", "--end"),
+        ("--gpus 1 --start 2026-03-02T10:00Z --for 1h", "--end"), ("--gpus 1 --for 0", "--for"),
+        ("--gpus 1 --start yesterday --for 1h", "--start"), ("--gpus 1 --for 1h --priority 101", "--priority"),
+        ("--gpus 1 --for 1h --nobody --tenant bob", "--nobody"), ("--gpus 1 --for 1h --name a\x1bb", "--name"),
     ],
-)
+)  # fmt: skip
 def test_impossible_reservations_are_refused(run: Run, store: KeptStore, words: str, where: str) -> None:
     result = run("reserve", "add", *words.split(" "))
     assert (result.code, result.out) == (2, "")

@@ -53,17 +53,12 @@ def test_every_documented_example_is_valid() -> None:
         ('[policy.allow]\nprivileged = false\nmounts = ["/data"]\n[console.keys]\nhold = "H"\nrequeue = []', True),
         ('[[policy.tenants]]\nname = "a"\nweight = 2\n[store]\nlock_timeout = "5s"\nlogs_max_size = "1g"', True),
         ('[log]\nformat = "json"\n[hooks]\nmail_to = ["a@b"]\non_job_end = ["x"]', True),
-        ("[scheduler]\nstop_grace = 0", True),
-        ("[scheduler]\nstop_grace = 90", False),
-        ("[scheduler]\nstop_grace = 0.5", False),
-        ('[log]\nformat = "yaml"', False),
-        ("[store]\nkeep_finished = 1.5", False),
-        ("[stor]\nkeep_finished = 1", False),
-        ("[store]\nkeep = 1", False),
-        ('[metrics]\nenabled = "yes"', False),
-        ('[policy.allow]\nprivileged = "no"', False),
+        ("[scheduler]\nstop_grace = 0", True), ("[scheduler]\nstop_grace = 90", False),
+        ("[scheduler]\nstop_grace = 0.5", False), ('[log]\nformat = "yaml"', False),
+        ("[store]\nkeep_finished = 1.5", False), ("[stor]\nkeep_finished = 1", False), ("[store]\nkeep = 1", False),
+        ('[metrics]\nenabled = "yes"', False), ('[policy.allow]\nprivileged = "no"', False),
     ],
-)
+)  # fmt: skip
 def test_schema_and_reader_agree_on_settings(tmp_path: Path, text: str, is_taken: bool) -> None:
     path = tmp_path / "config.toml"
     path.write_text(text)

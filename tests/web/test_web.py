@@ -88,18 +88,12 @@ def test_only_own_host_names_are_answered(listens: str, host: str, ours: bool) -
 @cases(
     ("origin", "site", "ours"),
     [
-        (None, None, True),
-        (None, "none", True),
-        ("http://localhost:8642", "same-origin", True),
-        ("https://localhost:8642", None, True),
-        ("http://localhost:8643", "same-site", False),
-        ("http://localhost:8643", None, False),
-        ("http://evil.example", "cross-site", False),
-        ("null", None, False),
-        ("http://[::1", None, False),
-        (None, "cross-site", False),
+        (None, None, True), (None, "none", True), ("http://localhost:8642", "same-origin", True),
+        ("https://localhost:8642", None, True), ("http://localhost:8643", "same-site", False),
+        ("http://localhost:8643", None, False), ("http://evil.example", "cross-site", False), ("null", None, False),
+        ("http://[::1", None, False), (None, "cross-site", False),
     ],
-)
+)  # fmt: skip
 def test_pages_of_other_sites_are_refused(origin: str | None, site: str | None, ours: bool) -> None:
     assert AccessControl("127.0.0.1").is_from_us("localhost:8642", origin, site) is ours
 
@@ -140,17 +134,12 @@ def test_a_missing_extra_is_reported(run: Run, monkeypatch: pytest.MonkeyPatch) 
 
 
 MALFORMED = (
-    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-    b"GET / HTTP/9.9\r\n\r\n",
-    b"GET / HTTP/1.1\r\nHost\r\n\r\n",
-    b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n",
-    b"GET " + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET / HTTP/9.9\r\n\r\n", b"GET / HTTP/1.1\r\nHost\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n", b"GET " + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n",
     b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-    b"GET / HTTP/1.1\r\nHost: a\r\nA: \x00\r\n\r\n",
-    b"GET http://[::1 HTTP/1.1\r\nHost: a\r\n\r\n",
-    b"\r\n\r\n\x00\xff",
-    b"CONNECT a:b HTTP/1.1\r\n\r\n",
-)
+    b"GET / HTTP/1.1\r\nHost: a\r\nA: \x00\r\n\r\n", b"GET http://[::1 HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"\r\n\r\n\x00\xff", b"CONNECT a:b HTTP/1.1\r\n\r\n",
+)  # fmt: skip
 
 
 async def test_malformed_requests_leave_no_trace(
