@@ -131,16 +131,13 @@ def test_the_other_lists_are_json(owner: TestOwner, path: str) -> None:
 # A job
 
 
-def test_a_job_is_told_whole_to_its_submitter_alone(owner: TestOwner) -> None:
+def test_a_job_is_told_whole_to_its_submitter_alone_and_to_our_clients_as_stored(owner: TestOwner) -> None:
     [job_id] = owner.submit()
     mine, others = (owner.ask("GET", f"/v1/jobs/{job_id}", uid=uid) for uid in (ALICE, BOB))
     assert mine.json["spec"]["env"] == {"KEY": "***"}
     assert others.json["spec"]["env"] == {}
     assert [entry["verb"] for entry in mine.json["audit"]] == ["submit"]
     assert others.json["audit"] == []
-
-
-def test_our_own_clients_get_a_job_as_it_is_stored(owner: TestOwner) -> None:
     [job_id] = owner.submit()
     mine, others = (
         owner.ask("GET", f"/v1/jobs/{job_id}", uid=uid, headers={"accept": OWN}).read(Job) for uid in (ALICE, BOB)
@@ -269,14 +266,17 @@ def test_an_action_is_undone_by_its_number(owner: TestOwner) -> None:
     assert owner.ask("POST", "/v1/undo", undo, uid=ALICE).status == 404
 
 
-def test_a_dry_run_of_an_action_changes_nothing(owner: TestOwner) -> None:
+def test_actions_are_tried_dry_released_by_json_and_refused_where_the_state_does_not_suit(owner: TestOwner) -> None:
     [job_id] = owner.submit()
     told = owner.ask("POST", "/v1/actions", Hold((job_id,)), uid=ALICE, dry_run="1").read(Acted)
     assert json.loads(bytes(told.jobs[0]))["held"]
     assert not owner.store.get(job_id).held
-
-
-def test_an_action_that_does_not_suit_the_state_is_a_conflict(owner: TestOwner) -> None:
+    [job_id] = owner.submit()
+    owner.ask("POST", "/v1/actions", Hold((job_id,)), uid=ALICE)
+    body = msgspec.json.encode({"action": "release", "ids": [job_id]})
+    assert msgspec.json.decode(body, type=Release | EditJobs) == Release((job_id,))
+    assert owner.ask("POST", "/v1/actions", body, uid=ALICE).status == 200
+    assert not owner.store.get(job_id).held
     [job_id] = owner.submit()
     end(owner, job_id)
     assert owner.ask("POST", "/v1/actions", Hold((job_id,))).status == 409
@@ -359,12 +359,3 @@ def test_every_error_has_a_status() -> None:
             and made.__init__ is errors.GputuiError.__init__
         ):
             assert 400 <= problem_of(made("x")).status < 600, name
-
-
-def test_release_of_jobs_by_json_alone(owner: TestOwner) -> None:
-    [job_id] = owner.submit()
-    owner.ask("POST", "/v1/actions", Hold((job_id,)), uid=ALICE)
-    body = msgspec.json.encode({"action": "release", "ids": [job_id]})
-    assert msgspec.json.decode(body, type=Release | EditJobs) == Release((job_id,))
-    assert owner.ask("POST", "/v1/actions", body, uid=ALICE).status == 200
-    assert not owner.store.get(job_id).held

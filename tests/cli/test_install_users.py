@@ -133,13 +133,10 @@ def test_the_units_can_be_removed(run: Run, tmp_path: Path) -> None:
     assert run("install", "--remove", *place).out == f"there are no units of gputui in {tmp_path}\n"
 
 
-def test_a_private_queue_is_not_converted(run: Run, tmp_path: Path) -> None:
+def test_what_cannot_be_given_to_users_is_refused(run: Run, tmp_path: Path) -> None:
     done = run("--state", str(tmp_path / "queue"), "install", "--users", "--convert", "--unit-dir", str(tmp_path))
     assert (done.code, "no group shares" in done.err) == (2, True)
     assert "--convert is for --users" in run("install", "--convert").err
-
-
-def test_another_accounts_directory_is_refused(run: Run, tmp_path: Path) -> None:
     state = tmp_path / "queue"
     state.mkdir()
     os.chown(state, ALICE, -1)
