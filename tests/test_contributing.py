@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import gputui
 
 ROOT = Path(gputui.__path__[0]).parent
@@ -161,6 +163,7 @@ shell("queue", "--json")
 """
 
 
+@pytest.mark.long  # the other lists are shorter, and are followed in the same way
 def test_a_verb_is_its_action_and_one_row(tmp_path: Path) -> None:
     copy = Copy(tmp_path, "A verb")
     copy.edit(

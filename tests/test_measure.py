@@ -10,6 +10,7 @@ import pytest
 
 from bench._measure import Terminal, cpu_seconds, measure, tree
 
+pytestmark = pytest.mark.long  # of the benchmarks, which the test line does not run
 ECHO = """
 import os, sys, tty
 tty.setraw(0)

@@ -237,6 +237,7 @@ def test_a_port_that_another_user_has_is_no_problem_of_this_console(tmp_path: Pa
 
 
 @pytest.mark.prometheus
+@pytest.mark.long  # those of one machine show theirs in the test line
 def test_every_panel_for_clusters_shows_data_of_a_cluster(tmp_path: Path) -> None:
     made = busy_cluster()
     said: SimpleQueue[str] = SimpleQueue()

@@ -112,6 +112,7 @@ def loud(site: Site, config: Path) -> Iterator[str]:
         files[0].write_text(before[0])
 
 
+@pytest.mark.long  # tests above and below have such a shell
 def test_lines_of_a_login_shell_are_left_out_of_every_answer(site: Site, gputui: Run, loud: str, config: Path) -> None:
     job = site.gpus[0].submit("--hold", "--name", "kept", "--", "true")
     slow = f"sleep 1; {site.settings[1].command}"
