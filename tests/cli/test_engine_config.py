@@ -19,7 +19,6 @@ from gputui.cli.engine_checks import (
     EngineProcess,
     look,
     process_behind,
-    registration,
     toolkit_of,
     write,
 )
@@ -107,7 +106,7 @@ def listening(tmp_path: Path) -> Iterator[str]:
 
 def test_the_engine_is_the_process_that_listens(listening: str, tmp_path: Path) -> None:
     found = process_behind(listening)
-    assert (found.pid, found.uid) == (os.getpid(), os.geteuid())
+    assert (found.pid, found.uid, found.path) == (os.getpid(), os.geteuid(), os.environ["PATH"])
     assert found.arguments[0]
     assert found.root.exists()
     assert process_behind(f"unix://{tmp_path}/none") == EngineProcess()
@@ -141,49 +140,9 @@ def test_a_hook_that_the_engine_may_not_know_is_told(
     assert look(EngineGpus(is_local=False, address=listening)) is None
 
 
-@cases(
-    ("content", "what"),
-    [
-        (b"{" + b" " * 1024**2, "larger than 1 MiB"),
-        (b'{"a": "\xff"}', "not UTF-8 text at byte 7"),
-        (b'{"a": 1, "a": 2}', "the key 'a' occurs twice"),
-        (b"[" * 100_000, "JSON"),
-        (b'{"runtimes": []}', '"runtimes" is not an object'),
-        (b"[]", "not a JSON object"),
-    ],
-)
-def test_a_file_that_dockerd_would_not_accept_is_left_alone(content: bytes, what: str, tmp_path: Path) -> None:
-    path = tmp_path / "daemon.json"
-    path.write_bytes(content)
-    with pytest.raises(GputuiError) as refusal:
-        registration(path)
-    assert what in refusal.value.what
-    assert path.read_bytes() == content
-
-
-def test_a_directory_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(GputuiError, match="cannot be read"):
-        registration(tmp_path)
-
-
 def test_a_change_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for target in (tmp_path / "file" / "daemon.json", tmp_path / ("x" * 250)):
         with pytest.raises(GputuiError, match="cannot be written"):
             write(ConfigChange(target, "", "{}\n"), NOW)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-def test_a_changed_file_keeps_its_mode_and_the_old_one_stays(tmp_path: Path) -> None:
-    path = tmp_path / "daemon.json"
-    path.write_text('{\n  "debug": true\n}\n')
-    path.chmod(0o640)
-    change = registration(path)
-    assert change is not None
-    assert [line for line in change.diff if line.startswith("-  ")] == ['-  "debug": true']
-    backup = write(change, NOW)
-    assert backup is not None
-    assert backup.name == "daemon.json.20260302-120000.bak"
-    assert backup.read_text() == '{\n  "debug": true\n}\n'
-    assert path.stat().st_mode & 0o777 == 0o640
-    assert registration(path) is None

@@ -199,20 +199,22 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
             TinyJobStore(path)
 
 
-@pytest.fixture(params=[0o000, 0o077, 0o027])
-def umask(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Set an umask, on which modes must not depend."""
-    before = os.umask(request.param)
-    yield
-    os.umask(before)
-
-
 def modes(directory: Path) -> dict[str, int]:
     return {path.name: stat.S_IMODE(path.stat().st_mode) for path in [directory, *directory.iterdir()]}
 
 
-@pytest.mark.usefixtures("umask")
-def test_files_belong_to_their_owner_alone(directory: Path) -> None:
+@pytest.fixture
+def _umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("_umask")
+@cases("umask", [0o000, 0o077, 0o027])
+def test_files_belong_to_their_owner_alone_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    directory = tmp_path / "state"
+    os.umask(umask)
     store = TinyJobStore(directory)
     store.submit([job()] * 2, actor=ACTOR)
     with store.transaction() as transaction:
