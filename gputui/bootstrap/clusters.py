@@ -157,7 +157,7 @@ def hooks_duty(
     """Return the duty of telling hooks; deliveries are reported to `monitor`."""
 
     def begin(_: Snapshot) -> ClusterHooks:
-        from gputui.cluster.journal import ToldEnds
+        from gputui.cluster.journal import AnnouncedEnds
         from gputui.engine.cluster.hooks import ClusterHooks
         from gputui.engine.hooks import Announcer, made_report, sinks, weekly_of
         from gputui.engine.host import DELIVERY_WORKERS
@@ -173,7 +173,7 @@ def hooks_duty(
             return Announcer(record, settings, targets, workers, monitor=monitor, weekly=weekly)
 
         worker, ends_after = DaemonExecutor(1, "ends-of-jobs"), options.settings.scheduler.idle_gpus_end
-        clock, ledger = bootstrap.clock(), ToldEnds(there)
+        clock, ledger = bootstrap.clock(), AnnouncedEnds(there)
         return ClusterHooks(queue.cluster, announcer, ledger, settings, clock, worker, ends_idle_after=ends_after)
 
     return shared_duty(queue, "hooks", "hooks", begin, waits)

@@ -198,7 +198,7 @@ class Submissions:
         """Note durably what is going to be submitted."""
         self._journal.append([Note(key, datetime.now(UTC), submission, output, namespace)])
 
-    def settle(self, key: str, number: int | None = None, uids: tuple[str, ...] = ()) -> None:
+    def note_jobs(self, key: str, number: int | None = None, uids: tuple[str, ...] = ()) -> None:
         """Note durably which jobs it has become, none if it was refused; a full disk leaves it to who sees the jobs."""
         with suppress(OSError):
             self._journal.append([Note(key, datetime.now(UTC), number=number, uids=uids)])
@@ -313,22 +313,22 @@ class TelemetryRecords:
         write_whole(self._marks, msgspec.json.encode(self._marked))
 
 
-class Told(Struct, frozen=True):
+class AnnouncedEnd(Struct, frozen=True):
     event: str
     """Id of the event."""
     at: float
     """Second since 1970."""
 
 
-class ToldEnds:
+class AnnouncedEnds:
     """Ids of the events that were told, as long as the file keeps them."""
 
     def __init__(self, directory: Path) -> None:
-        self._told = Index(directory / "told.jsonl", Told, lambda each: each.event, _MOST_BYTES)
+        self._announced = Index(directory / "told.jsonl", AnnouncedEnd, lambda each: each.event, _MOST_BYTES)
 
     def events(self) -> Collection[str]:
-        return self._told.all().keys()
+        return self._announced.all().keys()
 
     def add(self, events: Iterable[str]) -> None:
         now = time.time()
-        self._told.add(Told(event, now) for event in events)
+        self._announced.add(AnnouncedEnd(event, now) for event in events)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputui.cluster.journal import ToldEnds
+from gputui.cluster.journal import AnnouncedEnds
 from gputui.domain.action import DrainGpus, Hold, ResumeGpus
 from gputui.domain.event import Event
 from gputui.domain.gpu import Health, HealthCode
@@ -63,7 +63,7 @@ class Process:
             return Announcer(record, settings, sinks, lambda _: InlineExecutor(), weekly=weekly)
 
         def begin(_: Snapshot) -> ClusterHooks:
-            ledger = ToldEnds(site.directory)
+            ledger = AnnouncedEnds(site.directory)
             return ClusterHooks(site.cluster, announcer, ledger, settings, site.clock, InlineExecutor())
 
         self.duty = SharedDuty("hooks", Turn(site.directory / "hooks.lock"), begin)
@@ -286,10 +286,10 @@ def test_a_full_disk_keeps_no_event_back_and_tells_none_twice(site: Site, monkey
     jobs = [site.submit() for _ in range(3)]
     with monkeypatch.context() as patch:
 
-        def full(self: ToldEnds, events: object) -> None:
+        def full(self: AnnouncedEnds, events: object) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        patch.setattr(ToldEnds, "add", full)
+        patch.setattr(AnnouncedEnds, "add", full)
         for job_id in jobs[:2]:
             site.cluster.end(job_id, 3)
             site.passes(process, polls=3)

@@ -224,7 +224,7 @@ class KubernetesCluster:
                 picture = replace(self._shown[1], snapshot=replace(self._shown[1].snapshot, taken_at=now))
             else:
                 picture = self._pictures.of(mirror.objects(), server.place, now)
-            is_complete = self._records.seen(server, picture, mirror.sees, mirror.jobs.missing)
+            is_complete = self._records.record(server, picture, mirror.sees, mirror.jobs.missing)
             self._shown = version if is_complete else None, picture
             if is_complete:
                 mirror.forget(picture.deleted.keys() - picture.parts.keys())

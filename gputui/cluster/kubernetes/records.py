@@ -274,7 +274,7 @@ class KubeRecords:
         self._fault = self._told = fault
         self._again_at = time.monotonic() + _REST
 
-    def seen(self, server: ApiServer, picture: KubePicture, sees: Callable[[str], bool], missing: Missing) -> bool:
+    def record(self, server: ApiServer, picture: KubePicture, sees: Callable[[str], bool], missing: Missing) -> bool:
         """Record jobs submitted from here that have begun or ended; return False if some were left for the next look.
 
         `sees` tells of a namespace whether the picture shows its jobs; `missing` looks afresh which do not exist.
@@ -313,7 +313,7 @@ class KubeRecords:
             if not self._has_end(uid):
                 self._take_deleted(server, gone[uid])
         self._note_uids(picture)
-        self._settle(picture, sees, missing)
+        self._record_lost(picture, sees, missing)
         self._told = self._fault
         return done == len(new) and not late and not self._fault
 
@@ -369,9 +369,9 @@ class KubeRecords:
                 found[each.known.key][each.number] = uid
                 if len(found[each.known.key]) == len(each.known.submission.array or (None,)):
                     uids = tuple(uid for _, uid in sorted(found[each.known.key].items()))
-                    self._submissions.settle(each.known.key, uids=uids)
+                    self._submissions.note_jobs(each.known.key, uids=uids)
 
-    def _settle(self, picture: KubePicture, sees: Callable[[str], bool], missing: Missing) -> None:
+    def _record_lost(self, picture: KubePicture, sees: Callable[[str], bool], missing: Missing) -> None:
         """Record the jobs that do not exist any more, and whose end nobody saw."""
         shown, now, seen_at = picture.parts.keys() | picture.deleted.keys(), datetime.now(UTC), None
         with suppress(OSError):

@@ -72,7 +72,7 @@ class KubeSubmitter:
                     created.append(self._create(server, namespace, document))
                 else:
                     _claim(server, namespace, document, created[-1])
-            self._submissions.settle(its_key, uids=tuple(uid for job in created for uid in parts_uids(job)))
+            self._submissions.note_jobs(its_key, uids=tuple(uid for job in created for uid in parts_uids(job)))
             found += created
         return tuple(found)
 

@@ -170,7 +170,7 @@ class SlurmCluster:
         array = self._submissions.of_number(job_id)
         if array is not None and array.submission.array:  # it stands for its first element
             job_id = element_id(job_id, array.submission.array[0])
-        ended = self._settled().of(job_id)
+        ended = self._recorded_ends().of(job_id)
         if ended is None and polled.site.has_accounting:
             from gputui.cluster.slurm import listings
 
@@ -180,19 +180,21 @@ class SlurmCluster:
         return self._pictures.job_of(ended.row, ended.detail, polled.site.user)
 
     def last_known(self, job_id: JobId) -> Job | None:
-        from gputui.cluster.slurm.poll import unseen
+        from gputui.cluster.slurm.poll import unknown_end
 
         polled, ended = self._poll.last(), self._poll.ends.of(job_id)
         submitted = self._submissions.of_number(commands.parts(job_id)[0]) if ended is None else None
         if submitted is not None:
-            (ended,) = self._poll.ends.completed([unseen(job_id, submitted, polled.site.user)], has_accounting=False)
+            (ended,) = self._poll.ends.completed(
+                [unknown_end(job_id, submitted, polled.site.user)], has_accounting=False
+            )
         return None if ended is None else self._pictures.job_of(ended.row, ended.detail, polled.site.user)
 
     def history(self, since: datetime | None = None) -> Iterator[Job]:
         from gputui.cluster.slurm import listings
         from gputui.cluster.slurm.poll import is_later
 
-        self._settled()
+        self._recorded_ends()
         polled = self._latest()
         found = {job_id: each for job_id, each in self._poll.records.all().items() if each.row.life.is_terminal}
         for each in listings.ended_jobs(self._commands, since) if polled.site.has_accounting else ():
@@ -305,14 +307,14 @@ class SlurmCluster:
         if (found := next((row.owner for row in rows if key_of_comment(row.comment) == key), None)) is not None:
             return found
         known = self._submissions.of_key(key)
-        return self._poll.ends.begun([known]).get(key, (None,))[0] if known is not None else None
+        return self._poll.ends.started([known]).get(key, (None,))[0] if known is not None else None
 
-    def _settled(self) -> Ends:
+    def _recorded_ends(self) -> Ends:
         from gputui.cluster.slurm.poll import ids_of
 
         polled = self._latest()
         listed, here = {job_id for row in polled.rows for job_id in ids_of(row)}, polled.site
-        self._poll.ends.settle(listed, polled.at, here.user, has_accounting=here.has_accounting)
+        self._poll.ends.record_lost(listed, polled.at, here.user, has_accounting=here.has_accounting)
         return self._poll.ends
 
     def _output(self, job: Job) -> str:

@@ -146,12 +146,12 @@ class SlurmCommands:
             raise self._away(f"{name} cannot be run here: {error.strerror}", "is Slurm's client installed?") from error
         out, err, code = done.stdout, done.stderr, done.returncode
         if self._ssh:
-            out, err, code = self._told(marks, done, name)
+            out, err, code = self._between_marks(marks, done, name)
         result = Result(out.decode(errors="replace"), err.decode(errors="replace"), code)
         self._check(result, name)
         return result
 
-    def _told(
+    def _between_marks(
         self, marks: CommandMarks, done: subprocess.CompletedProcess[bytes], name: str
     ) -> tuple[bytes, bytes, int]:
         assert self._ssh is not None

@@ -88,7 +88,7 @@ def parse_note(lines: Iterable[str]) -> RunNote | None:
     return found
 
 
-def told_by(ended: Ended, note: RunNote) -> Ended:
+def with_note(ended: Ended, note: RunNote) -> Ended:
     """Return the end with what the batch script noted of the same run."""
     row, detail = ended.row, ended.detail
     gpus = tuple((note.node, index) for index in note.gpus) or detail.gpus
@@ -152,13 +152,13 @@ class Ends:
         notes = self._notes(ours)
         return [self._completed(each, told.get(each.row.job_id), notes.get(each.row.job_id)) for each in ends]
 
-    def settle(self, listed: Collection[JobId], at: float, user: str, *, has_accounting: bool) -> None:
+    def record_lost(self, listed: Collection[JobId], at: float, user: str, *, has_accounting: bool) -> None:
         """Record the ends of our jobs that Slurm, asked at that time, did not list any more."""
         found, now, recorded = [], time.time(), self._records.all()
         lost = [each for each in self._submissions.all() if each.known_at is None and now - each.at.timestamp() < _LOST]
-        begun = self.begun(lost) if lost else {}
+        begun = self.started(lost) if lost else {}
         for key, (number, _) in begun.items():
-            self._submissions.settle(key, number)
+            self._submissions.note_jobs(key, number)
         for submitted in self._submissions.all():
             if submitted.number is None or submitted.known_at is None:
                 continue
@@ -171,11 +171,11 @@ class Ends:
                     is_recent = now - float(known.row.ended or 0) < _RETRIED
                     is_open = known.row.state == listings.END_UNKNOWN and is_recent
                 if job_id not in listed and is_open:
-                    found.append(unseen(job_id, submitted, user, known))
+                    found.append(unknown_end(job_id, submitted, user, known))
         completed = self.completed(found, has_accounting=has_accounting)
         self._records.add(each for each in completed if recorded.get(each.row.job_id) != each)
 
-    def begun(self, submissions: Sequence[Submitted]) -> dict[str, tuple[int, int]]:
+    def started(self, submissions: Sequence[Submitted]) -> dict[str, tuple[int, int]]:
         """Return number and start of the jobs that these submissions became, by key, as far as they have begun."""
         folders = {record_file(each.output, "").rpartition("/")[0] for each in submissions}
         keys = [f"-e{each.key}" for each in submissions]
@@ -205,7 +205,7 @@ class Ends:
             row = replace(told.row, comment=ended.row.comment)
             ended = replace(ended, row=row, detail=replace(told.detail, run_key=row.run_key))
         if note is not None:
-            ended = told_by(ended, note)
+            ended = with_note(ended, note)
         if ended.row.state == listings.END_UNKNOWN and ended.cancelled_at:
             row = replace(ended.row, state="CANCELLED", ended=ended.cancelled_at)
             ended = replace(ended, row=row, detail=replace(ended.detail, state=row.state))
@@ -224,7 +224,7 @@ def ids_of(row: JobRow) -> Iterator[JobId]:
         yield row.job_id
 
 
-def unseen(job_id: JobId, submitted: Submitted, user: str, known: Ended | None = None) -> Ended:
+def unknown_end(job_id: JobId, submitted: Submitted, user: str, known: Ended | None = None) -> Ended:
     """Return the unknown end of a job that was submitted from here; `known` is what was recorded of it before."""
     now = str(int(time.time()))
     if known is not None:

@@ -153,7 +153,7 @@ class BatchSubmitter:
             if known.number is not None:
                 return known.number
             if (number := self._find(key, known.at)) is not None:
-                self._submissions.settle(key, number)
+                self._submissions.note_jobs(key, number)
                 return number
         else:
             self._submissions.intend(key, submission, output=_pattern(output, submission))
@@ -165,9 +165,9 @@ class BatchSubmitter:
         except LostAnswerError as lost:
             number = self._looked_up(facts, lost)
         except ClusterRefusedError:
-            self._submissions.settle(key)  # nobody has to look for its job
+            self._submissions.note_jobs(key)  # nobody has to look for its job
             raise
-        self._submissions.settle(key, number)
+        self._submissions.note_jobs(key, number)
         return number
 
     def _run(self, steps: str, facts: Mapping[str, str], script: str = "") -> Result:

@@ -184,10 +184,10 @@ class ClusterHooks:
         now = self._clock.now()
         is_current = snapshot.leader is not None and not snapshot.leader.silent_for
         if is_current:
-            jobs = [job for job in snapshot.jobs if self._is_told_of(job)]
+            jobs = [job for job in snapshot.jobs if self._is_announced(job)]
             self._finder.update(jobs, now, self._settings.max_age)
             told = self._unwritten | set(self._ledger.events())
-            every = {job.id: job for job in self._finder.found.values() if self._is_told_of(job)}
+            every = {job.id: job for job in self._finder.found.values() if self._is_announced(job)}
             every |= {job.id: job for job in jobs if job.state.is_terminal}
             left = (job for job in untold(every.values(), now, self._settings.max_age) if end_id(job) not in told)
             self._announcer.update(
@@ -216,5 +216,5 @@ class ClusterHooks:
         self._announcer.close()
         self._worker.shutdown(wait=False)
 
-    def _is_told_of(self, job: Job) -> bool:
+    def _is_announced(self, job: Job) -> bool:
         return self._settings.cluster_jobs == "all" or job.submitted_by == self._cluster.user

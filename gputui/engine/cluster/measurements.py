@@ -125,7 +125,7 @@ class MeasuredJobs:
         found = []
         for job in snapshot.jobs:
             earlier = self._joined.get(job.id)
-            joined = earlier[1] if earlier is not None and earlier[0] is job else self._told(job)
+            joined = earlier[1] if earlier is not None and earlier[0] is job else self._with_telemetry(job)
             if joined is not job and joined.attempts[-1].telemetry is not None:
                 self._joined[job.id] = (job, joined)
             found.append(joined)
@@ -138,9 +138,9 @@ class MeasuredJobs:
 
     def jobs(self, jobs: Iterable[Job]) -> Iterator[Job]:
         self._ledger.refresh()
-        yield from map(self._told, jobs)
+        yield from map(self._with_telemetry, jobs)
 
-    def _told(self, job: Job) -> Job:
+    def _with_telemetry(self, job: Job) -> Job:
         attempt = job.attempts[-1] if job.attempts else None
         if attempt is None or attempt.started_at is None or not attempt.is_over:
             return job

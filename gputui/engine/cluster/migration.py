@@ -235,7 +235,7 @@ class Migration(Struct, frozen=True):
                     if mark_of(job) is None:
                         marked = Mark(self.place, move.key, job.held, job.hold_reason).on(job)
                         self._put(transaction, job, marked, marked.hold_reason or "")
-        return self._settled(self._submitted(plan, new_ids), new_ids)
+        return self._finish(self._submitted(plan, new_ids), new_ids)
 
     def _plan(self, chosen: Collection[JobId] | None) -> MigrationPlan:
         earlier = Counter(
@@ -298,21 +298,21 @@ class Migration(Struct, frozen=True):
             new_ids |= dict(zip(job.ids, each, strict=True))
         return replace(move, new_ids=tuple(by_index.values()) or found)
 
-    def _settled(self, moves: Iterable[JobMove], new_ids: Mapping[JobId, JobId]) -> tuple[JobMove, ...]:
+    def _finish(self, moves: Iterable[JobMove], new_ids: Mapping[JobId, JobId]) -> tuple[JobMove, ...]:
         """Cancel here what the cluster has, and unmark what it refused, all at once."""
-        settled = []
+        finished = []
         with self.store.transaction() as transaction:
             for move in moves:
                 if move.new_ids:
-                    settled.append(self._cancelled_here(transaction, move, new_ids))
+                    finished.append(self._cancelled_here(transaction, move, new_ids))
                 else:
                     for job in transaction.chosen(sorted(move.ids)):  # they are this server's again, as they were
                         mark = mark_of(job)
                         if mark is not None and mark.place == self.place:
                             self._put(transaction, job, unmarked(job), f"stays: {move.why}")
-                    settled.append(move)
-            self._hold_dependents(transaction, settled)
-        return tuple(settled)
+                    finished.append(move)
+            self._hold_dependents(transaction, finished)
+        return tuple(finished)
 
     def _cancelled_here(self, transaction: Transaction, move: JobMove, new_ids: Mapping[JobId, JobId]) -> JobMove:
         """Cancel the jobs of a move; those that were released, started or cancelled here meanwhile, there."""
