@@ -109,9 +109,16 @@ def test_options_that_the_engine_lacks_are_refused(run: Run, use: MakeCluster, c
     assert not cluster.snapshot().jobs
 
 
-def test_a_refusal_of_the_engine_is_told_in_its_words(run: Run, cluster: FakeCluster) -> None:
+def test_refusals_in_the_engines_words(run: Run, cluster: FakeCluster) -> None:
+    # a refusal of the engine is told in its words
     result = run("submit", "--gpus", "9", "busybox")
     assert (result.code, result.err) == (1, "gputui: error: Requested node configuration is not available\n")
+    # help of a refused command is shown
+    assert run("pause", "--help").code == 0
+    # an engine that does not answer is one sentence
+    cluster.answers = False
+    result = run("queue")
+    assert (result.code, result.out, result.err) == (1, "", "gputui: error: lab: the cluster does not answer\n")
 
 
 def test_the_queue_names_the_nodes(run: Run, cluster: FakeCluster) -> None:
@@ -234,16 +241,6 @@ def test_commands_that_make_no_sense_say_what_to_use_instead(
     assert (result.code, result.out) == (1, "")
     assert f"gputui {arguments[0]} is for the queue of one machine, not for Slurm" in result.err
     assert words in result.err
-
-
-def test_help_of_a_refused_command_is_shown(run: Run, cluster: FakeCluster) -> None:
-    assert run("pause", "--help").code == 0
-
-
-def test_an_engine_that_does_not_answer_is_one_sentence(run: Run, cluster: FakeCluster) -> None:
-    cluster.answers = False
-    result = run("queue")
-    assert (result.code, result.out, result.err) == (1, "", "gputui: error: lab: the cluster does not answer\n")
 
 
 def test_the_store_of_this_machine_is_not_touched(run: Run, cluster: FakeCluster, tmp_path: Path) -> None:

@@ -54,9 +54,7 @@ def end_all(console: ClusterConsole) -> None:
 
 
 @cases(("engine", "size"), zip(ENGINES, SIZES, strict=True))
-async def test_tabs_of_what_an_engine_lacks_are_absent_and_their_keys_say_why(
-    engine: str, size: tuple[int, int]
-) -> None:
+async def test_tabs_and_fields_of_what_an_engine_lacks_are_absent(engine: str, size: tuple[int, int]) -> None:
     console = console_over(engine)
     async with console.app.run_test(size=size) as pilot:
         await console.begin(pilot)
@@ -66,15 +64,7 @@ async def test_tabs_of_what_an_engine_lacks_are_absent_and_their_keys_say_why(
         for key, capability in (("3", Capability.RECURRING), ("4", Capability.RESERVE)):
             await console.press(pilot, key)
             assert console.told[-1].endswith(f"Not in this cluster: {ENGINES[engine].why_not(capability)}.")
-        end_all(console)
-
-
-@cases(("engine", "size"), zip(ENGINES, SIZES, strict=True))
-async def test_the_form_has_no_fields_of_what_an_engine_lacks(engine: str, size: tuple[int, int]) -> None:
-    console = console_over(engine)
-    async with console.app.run_test(size=size) as pilot:
-        await console.begin(pilot)
-        await console.press(pilot, "s", "ctrl+n")
+        await console.press(pilot, "1", "s", "ctrl+n")
         fields = [*console.app.screen.query(TextField), *console.app.screen.query(FlagField)]
         shown = {field.id for field in fields if field.display}
         lacking = ENGINES[engine].lacking_options
@@ -85,58 +75,42 @@ async def test_the_form_has_no_fields_of_what_an_engine_lacks(engine: str, size:
         end_all(console)
 
 
-@both
-async def test_a_pasted_line_with_what_an_engine_lacks_says_why(engine: str) -> None:
-    console = console_over(engine)
-    async with console.app.run_test(size=(100, 40)) as pilot:
-        await console.begin(pilot)
-        await console.press(pilot, "s")
-        form = console.app.screen
-        assert isinstance(form, Submit)
-        form.fill_line("gputui submit --retries 3 python:3.11 python train.py")
-        await console.settle(pilot)
-        why = ENGINES[engine].options["retries"]
-        assert f"retries: {why}" in console.screen_text
-        await console.press(pilot, "enter")
-        assert console.app.screen is form
-        end_all(console)
-
-
 @cases(
     ("engine", "words"),
     [("Slurm", "Start ~"), ("Kubernetes", "Start no forecast: Kubernetes does not forecast when a job starts")],
 )
-async def test_the_form_tells_the_start_that_the_engine_expects_or_why_there_is_none(engine: str, words: str) -> None:
+async def test_the_form_tells_the_engines_start_and_what_it_lacks(engine: str, words: str) -> None:
     console = console_over(engine)
     async with console.app.run_test(size=(120, 40)) as pilot:
         await console.begin(pilot)
         await console.press(pilot, "s", *"busybox")
         while words not in console.screen_text:
             await pilot.pause(0.01)
-        end_all(console)
-
-
-@both
-async def test_changes_are_made_without_a_forecast_of_ours(engine: str) -> None:
-    console = console_over(engine)
-    async with console.app.run_test(size=(100, 40)) as pilot:
-        await console.begin(pilot)
-        await console.press(pilot, "end", "c")
-        assert isinstance(console.app.screen, Confirm)
-        await console.press(pilot, "escape", "h")
-        assert not isinstance(console.app.screen, WhatIf)
-        assert all(job.held for job in console.cluster.snapshot().jobs if job.array)
+        form = console.app.screen
+        assert isinstance(form, Submit)
+        form.fill_line("gputui submit --retries 3 python:3.11 python train.py")
+        await console.settle(pilot)
+        assert f"retries: {ENGINES[engine].options['retries']}" in console.screen_text
+        await console.press(pilot, "enter")
+        assert console.app.screen is form
         end_all(console)
 
 
 @cases(("engine", "is_there"), [("Slurm", True), ("Kubernetes", False)])
-async def test_expected_starts_have_a_column_where_the_engine_tells_them(engine: str, is_there: bool) -> None:
+async def test_starts_have_a_column_where_the_engine_tells_them_and_changes_no_forecast_of_ours(
+    engine: str, is_there: bool
+) -> None:
     console = console_over(engine)
     async with console.app.run_test(size=(160, 40)) as pilot:
         await console.begin(pilot)
         assert ("STARTS" in console.screen_text) is is_there
         await console.press(pilot, "vertical_line")
         assert ("Kubernetes tells how many GPUs of a node" in console.screen_text) is not is_there
+        await console.press(pilot, "escape", "end", "c")
+        assert isinstance(console.app.screen, Confirm)
+        await console.press(pilot, "escape", "h")
+        assert not isinstance(console.app.screen, WhatIf)
+        assert all(job.held for job in console.cluster.snapshot().jobs if job.array)
         end_all(console)
 
 

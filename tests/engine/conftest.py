@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.engine.fakes import LaterExecutor
 from tests.engine.real_pools import RealPools
 from tests.engine.world import World
 
@@ -14,8 +15,9 @@ BOTH = ("inline", "real pools")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run the tests of modules that set `ON_REAL_POOLS` with both kinds of workers."""
-    if "pools" in metafunc.fixturenames and getattr(metafunc.module, "ON_REAL_POOLS", False):
+    """Run the tests of modules that set `ON_REAL_POOLS` with both kinds of workers, save tests that hold them back."""
+    runs_twice = "later" not in metafunc.fixturenames and getattr(metafunc.module, "ON_REAL_POOLS", False)
+    if "pools" in metafunc.fixturenames and runs_twice:
         metafunc.parametrize("pools", BOTH, indirect=True)
 
 
@@ -31,3 +33,11 @@ def pools(request: pytest.FixtureRequest) -> Iterator[RealPools | None]:
 @pytest.fixture
 def world(tmp_path: Path, pools: RealPools | None) -> World:
     return World(tmp_path, pools=pools)
+
+
+@pytest.fixture
+def later(world: World) -> LaterExecutor:
+    """Workers of the world's scheduler that work when they are asked to."""
+    world.workers = made = LaterExecutor()
+    world.reborn()
+    return made

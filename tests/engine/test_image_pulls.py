@@ -48,15 +48,6 @@ class Registry:
         self._images.add(image)
 
 
-@pytest.fixture
-def later(world: World) -> LaterExecutor:
-    """Executor that runs tasks when the test asks for it."""
-    workers = LaterExecutor()
-    world.workers = workers
-    world.reborn()
-    return workers
-
-
 def attentive(world: World) -> World:
     """World with a real clock and frequent listings, because these runtimes send no events."""
     often = replace(world.settings.scheduler, reconcile_interval=timedelta(seconds=0.1))

@@ -320,10 +320,7 @@ def test_a_hung_driver_stops_starts_with_a_reason_but_running_jobs_continue(worl
     assert world.job(second).state is JobState.PENDING
 
 
-def test_an_image_is_pulled_before_gpus_are_taken(world: World) -> None:
-    later = LaterExecutor()
-    world.workers = later
-    world.reborn()
+def test_an_image_is_pulled_before_gpus_are_taken(world: World, later: LaterExecutor) -> None:
     wide, narrow = world.submit(4, image="big"), world.submit(4)
     world.tick(2)
     seen: list[JobState] = []
@@ -358,10 +355,7 @@ def test_failures_of_a_job_before_its_start(world: World) -> None:
     assert (job.state, job.exit_code) == (JobState.FAILED, 127)
 
 
-def test_cancel_during_a_pull_is_obeyed_at_once(world: World) -> None:
-    later = LaterExecutor()
-    world.workers = later
-    world.reborn()
+def test_cancel_during_a_pull_is_obeyed_at_once(world: World, later: LaterExecutor) -> None:
     job_id = world.submit(image="big")
     world.tick()
     with world.store.transaction() as transaction:  # as the worker does when it begins to pull
@@ -438,8 +432,7 @@ def test_a_start_that_an_engine_does_not_answer_has_a_reason(world: World, monke
     assert (world.job(job_id).state, shown.progress) == (JobState.RUNNING, {})
 
 
-def test_a_start_that_takes_long_has_a_reason(world: World) -> None:
-    world.workers = later = LaterExecutor()
+def test_a_start_that_takes_long_has_a_reason(world: World, later: LaterExecutor) -> None:
     job_id = world.submit(1)
     world.tick()
     later.work()  # looks for its image
@@ -476,11 +469,8 @@ def test_the_probe_reads_the_disks_of_the_state_directory_and_of_the_engine(worl
     assert world.probe.disks == {"state": str(world.directory), "docker": "/srv/docker"}
 
 
-def test_a_disk_that_fills_while_a_job_starts_loses_nothing(world: World) -> None:
+def test_a_disk_that_fills_while_a_job_starts_loses_nothing(world: World, later: LaterExecutor) -> None:
     job_id = world.submit(1)
-    later = LaterExecutor()
-    world.workers = later
-    world.reborn()
     world.tick()
     later.work()  # the image is looked up
     world.tick()  # claimed
@@ -499,10 +489,7 @@ def test_a_disk_that_fills_while_a_job_starts_loses_nothing(world: World) -> Non
     assert len(world.docker.started) == 1
 
 
-def test_a_start_under_way_is_not_mistaken_for_a_lost_one(world: World) -> None:
-    later = LaterExecutor()
-    world.workers = later
-    world.reborn()
+def test_a_start_under_way_is_not_mistaken_for_a_lost_one(world: World, later: LaterExecutor) -> None:
     job_id = world.submit(1)
     world.tick()
     later.work()

@@ -90,9 +90,13 @@ def test_a_container_of_a_job_is_its_submitter(ask: Ask, options: tuple[str, ...
     assert caller.via == ""
 
 
-def test_another_uid_in_a_container_of_a_job_may_only_look(ask: Ask) -> None:
+def test_callers_who_may_only_look(ask: Ask) -> None:
+    # another uid in a container of a job may only look
     caller = ask("--user", str(OTHER))
     assert (caller.uid, caller.role, caller.job) == (OTHER, Role.VIEWER, None)
+    # a container that is no job may only look
+    caller = ask(is_job=False)
+    assert (caller.uid, caller.role, caller.job) == (0, Role.VIEWER, None)
 
 
 def test_a_command_that_entered_a_container_is_in_it(ask: Ask, engine: Dockerd, door: socket.socket) -> None:
@@ -109,11 +113,6 @@ def test_a_command_that_entered_a_container_is_in_it(ask: Ask, engine: Dockerd, 
         assert callers([]).caller_of(peer, {}).role is Role.VIEWER
     finally:
         engine.docker("rm", "--force", container)
-
-
-def test_a_container_that_is_no_job_may_only_look(ask: Ask) -> None:
-    caller = ask(is_job=False)
-    assert (caller.uid, caller.role, caller.job) == (0, Role.VIEWER, None)
 
 
 @cases("submitter", [0, None])

@@ -132,14 +132,11 @@ def test_options_are_passed_to_the_engine(
     assert (config["User"], config["WorkingDir"], config["Entrypoint"]) == ("alice", "/tmp", ["env"])
 
 
-def test_a_container_may_share_ipc_with_the_host(
-    harness: Harness, runtime: DockerRuntime, api: docker.APIClient
-) -> None:
+def test_options_and_labels_of_a_container(harness: Harness, runtime: DockerRuntime, api: docker.APIClient) -> None:
+    # a container may share ipc with the host
     inspected = api.inspect_container(runtime.create(launch(harness, IMAGE, SLEEP, ipc="host")).id)
     assert inspected["HostConfig"]["IpcMode"] == "host"
-
-
-def test_a_container_has_the_labels_of_its_job(harness: Harness, runtime: DockerRuntime, api: docker.APIClient) -> None:
+    # a container has the labels of its job
     mine = (("team", "x"), ("gputui.store", "stolen"), ("gputui.other", "1"), ("user", "somebody"))
     made = launch(harness, IMAGE, SLEEP, (uuid(0), uuid(1)), labels=mine)
     labels = api.inspect_container(runtime.create(made).id)["Config"]["Labels"]
@@ -151,27 +148,21 @@ def test_a_container_has_the_labels_of_its_job(harness: Harness, runtime: Docker
         "gputui.attempt": "1",
         "gputui.gpus": f"{uuid(0)},{uuid(1)}",
     }
-
-
-def test_a_request_for_too_many_cpus_is_lowered(
-    harness: Harness, runtime: DockerRuntime, api: docker.APIClient
-) -> None:
+    # a request for too many cpus is lowered
     created = runtime.create(launch(harness, IMAGE, SLEEP, cpus=4096))
     cpus = int(api.info()["NCPU"])
     assert api.inspect_container(created.id)["HostConfig"]["NanoCpus"] == cpus * 10**9
     assert created.notes == (f"--cpus 4096 was lowered to the host's {cpus}",)
-
-
-# GPUs
-
-
-def test_gpus_are_requested_by_uuid(harness: Harness, runtime: DockerRuntime, api: docker.APIClient) -> None:
+    # GPUs are requested by UUID
     created = runtime.create(launch(harness, IMAGE, SLEEP, (uuid(2), uuid(5))))
     (request,) = api.inspect_container(created.id)["HostConfig"]["DeviceRequests"]
     assert request["Driver"] == ""
     assert request["DeviceIDs"] == [uuid(2), uuid(5)]
     assert request["Capabilities"] == [["gpu"]]
     assert not request["Count"]
+
+
+# GPUs
 
 
 SHOW_CAPABILITIES = shell("echo $NVIDIA_VISIBLE_DEVICES:$NVIDIA_DRIVER_CAPABILITIES")
@@ -237,21 +228,17 @@ def test_ports_chosen_by_the_engine_are_reported(harness: Harness, runtime: Dock
 # causes
 
 
-def test_images_are_listed_by_their_names(runtime: DockerRuntime) -> None:
+def test_images(runtime: DockerRuntime, harness: Harness) -> None:
+    # images are listed by their names
     names = runtime.images()
     assert IMAGE in names
     assert list(names) == sorted(set(names))
-
-
-def test_a_missing_image_is_reported(harness: Harness, runtime: DockerRuntime) -> None:
+    # a missing image is reported
     assert not runtime.has_image("gputui-test:nothing")
     fault = failure(runtime, launch(harness, "gputui-test:nothing", SLEEP))
     assert fault.cause.code is CauseCode.IMAGE_NOT_FOUND
     assert "gputui-test:nothing" in fault.cause.text
-
-
-def test_an_unreachable_registry_is_reported(runtime: DockerRuntime) -> None:
-    """A port without a listener is the network's fault, so the job is tried again."""
+    # an unreachable registry is reported: a port without a listener is the network's fault, so the job is tried again.
     said: list[str] = []
     with pytest.raises(RuntimeFault) as fault:
         runtime.pull("127.0.0.1:1/some/image:tag", said.append, threading.Event())
@@ -396,10 +383,16 @@ def test_a_bad_option_is_named(harness: Harness, runtime: DockerRuntime, options
     assert option in fault.cause.text
 
 
-def test_a_missing_command_is_reported(harness: Harness, runtime: DockerRuntime) -> None:
+def test_missing_commands(harness: Harness, runtime: DockerRuntime) -> None:
+    # a missing command is reported
     fault = failure(runtime, launch(harness, IMAGE, ()))
     assert fault.cause.code is CauseCode.BAD_SPEC
     assert "COMMAND" in fault.cause.text
+    # a command missing inside a shell is blamed on the job
+    created = runtime.create(launch(harness, IMAGE, shell("no-such-program")))
+    runtime.start(created.id)
+    ended = harness.ended(runtime, created.id)
+    assert (ended.exit_code, ended.cause and ended.cause.code) == (127, CauseCode.NON_ZERO_EXIT)
 
 
 def test_a_failed_hook_is_blamed_on_the_machine(harness: Harness, runtime: DockerRuntime, engine: Dockerd) -> None:
@@ -425,13 +418,6 @@ def test_a_container_over_its_memory_limit_is_reported(harness: Harness, runtime
     assert (ended.exit_code, ended.cause and ended.cause.code, ended.notes) == (137, CauseCode.OUT_OF_MEMORY, ())
     ended = harness.ended(runtime, part)
     assert (ended.exit_code, ended.cause, ended.notes) == (0, None, (PART_OUT_OF_MEMORY,))
-
-
-def test_a_command_missing_inside_a_shell_is_blamed_on_the_job(harness: Harness, runtime: DockerRuntime) -> None:
-    created = runtime.create(launch(harness, IMAGE, shell("no-such-program")))
-    runtime.start(created.id)
-    ended = harness.ended(runtime, created.id)
-    assert (ended.exit_code, ended.cause and ended.cause.code) == (127, CauseCode.NON_ZERO_EXIT)
 
 
 def test_a_missing_engine_is_reported(tmp_path: Path) -> None:
@@ -462,17 +448,14 @@ def test_a_name_taken_by_a_stranger(harness: Harness, runtime: DockerRuntime, ap
         api.remove_container(stranger["Id"])
 
 
-def test_removing_takes_anonymous_volumes_along(
-    harness: Harness, runtime: DockerRuntime, api: docker.APIClient
-) -> None:
+def test_volumes_and_signals_of_an_end(harness: Harness, runtime: DockerRuntime, api: docker.APIClient) -> None:
+    # removing takes anonymous volumes along
     before = len(api.volumes()["Volumes"] or [])
     created = runtime.create(launch(harness, IMAGE, SLEEP, volumes=("/scratch",)))
     assert len(api.volumes()["Volumes"] or []) == before + 1
     runtime.remove(created.id)
     assert len(api.volumes()["Volumes"] or []) == before
-
-
-def test_terminate_sends_the_images_stop_signal(harness: Harness, runtime: DockerRuntime) -> None:
+    # terminate sends the images stop signal
     script = 'trap "exit 7" INT; echo ready; while :; do sleep 0.05; done'
     made = launch(harness, IMAGE_OF_NVIDIA, ("-c", script), entrypoint="sh")
     created = runtime.create(made)

@@ -49,10 +49,15 @@ def test_the_default_address_is_the_local_socket() -> None:
     assert find_endpoint(RuntimeSettings()).url == "unix:///var/run/docker.sock"
 
 
-def test_the_current_context_is_used(config: Path) -> None:
+def test_contexts(config: Path) -> None:
+    # the current context is used
     add_context(config, "lab", "ssh://alice@gpu1", current=True)
     found = find_endpoint(RuntimeSettings())
     assert (found.url, found.socket_path, found.is_ssh) == ("ssh://alice@gpu1", None, True)
+    # a config file that cannot be read is named
+    (config / "config.json").write_text("{")
+    with pytest.raises(RuntimeFault, match=r"config\.json"):
+        find_endpoint(RuntimeSettings())
 
 
 def test_the_context_of_the_environment_needs_no_config_file(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,12 +75,6 @@ def test_docker_host_wins_over_the_context(config: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("DOCKER_HOST", "tcp://gpu2:2375")
     assert find_endpoint(RuntimeSettings()).url == "tcp://gpu2:2375"
     assert find_endpoint(RuntimeSettings(docker_host="unix:///x.sock")).url == "unix:///x.sock"
-
-
-def test_a_config_file_that_cannot_be_read_is_named(config: Path) -> None:
-    (config / "config.json").write_text("{")
-    with pytest.raises(RuntimeFault, match=r"config\.json"):
-        find_endpoint(RuntimeSettings())
 
 
 @cases("url", ["npipe:////./pipe/docker_engine", "fd://3", "ftp://x"])

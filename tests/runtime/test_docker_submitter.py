@@ -100,9 +100,8 @@ def started(
         return output(runtime, launch.name, Path(folder) / "log").decode().splitlines()
 
 
-def test_a_container_has_the_user_and_the_groups_of_its_submitter(
-    harness: Harness, store: TinyJobStore, member: Member
-) -> None:
+def test_users_of_containers(harness: Harness, store: TinyJobStore, member: Member) -> None:
+    # a container has the user and the groups of its submitter
     lines = started(harness, store, UID)
     assert isinstance(lines, list)
     assert lines[:2] == [str(UID), str(member.gid)]
@@ -113,9 +112,7 @@ def test_a_container_has_the_user_and_the_groups_of_its_submitter(
     assert {int(word, 16) for word in status.values()} == {0}
     name = pwd.getpwuid(UID).pw_name
     assert lines[-1] == f"{name} {name} /tmp"
-
-
-def test_an_operator_may_name_another_user(harness: Harness, store: TinyJobStore, member: Member) -> None:
+    # an operator may name another user
     policy = PolicySettings(operators=(str(UID),))
     site = Settings(policy=policy)
     own = started(harness, store, UID, site=site)
@@ -125,6 +122,16 @@ def test_an_operator_may_name_another_user(harness: Harness, store: TinyJobStore
     assert (own[0], own[6].split()) == (str(UID), ["CapBnd:", "0" * 16])
     assert chosen[0] == "0"
     assert int(chosen[6].split()[1], 16) & 1 << 19
+    # containers of root run as root
+    lines = started(harness, store, 0)
+    assert isinstance(lines, list)
+    assert lines[:2] == ["0", "0"]
+    assert set(map(int, lines[2].split())) == {0, *os.getgroups()}
+    # a member may choose only own groups
+    lines = started(harness, store, UID, user=f"{UID}:{member.shared}", group_add=(str(member.gid),))
+    assert isinstance(lines, list)
+    assert lines[:2] == [str(UID), str(member.shared_gid)]
+    assert set(map(int, lines[2].split())) == {member.gid, member.shared_gid}
 
 
 def test_a_site_may_run_containers_as_their_image_says(harness: Harness, store: TinyJobStore) -> None:
@@ -146,20 +153,6 @@ def test_a_container_makes_no_file_that_gives_its_user_more_rights(
         assert isinstance(lines, list)
         assert lines[-1] == str(UID)
         assert (Path(place) / "sh").stat().st_uid == UID
-
-
-def test_containers_of_root_run_as_root(harness: Harness, store: TinyJobStore) -> None:
-    lines = started(harness, store, 0)
-    assert isinstance(lines, list)
-    assert lines[:2] == ["0", "0"]
-    assert set(map(int, lines[2].split())) == {0, *os.getgroups()}
-
-
-def test_a_member_may_choose_only_own_groups(harness: Harness, store: TinyJobStore, member: Member) -> None:
-    lines = started(harness, store, UID, user=f"{UID}:{member.shared}", group_add=(str(member.gid),))
-    assert isinstance(lines, list)
-    assert lines[:2] == [str(UID), str(member.shared_gid)]
-    assert set(map(int, lines[2].split())) == {member.gid, member.shared_gid}
 
 
 @cases("options", [{"user": "0"}, {"user": "root"}, {"user": f"{UID}:0"}, {"group_add": ("0",)}])

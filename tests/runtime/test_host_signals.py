@@ -83,8 +83,18 @@ def test_gputui_refuses_signals_to_its_own_container() -> None:
             LocalProcesses().signal(ProcessTarget(pid, found.ticks), 15, 1, nothing)
 
 
-def test_the_environment_of_an_own_process_is_shown(idle: subprocess.Popen[bytes]) -> None:
+def test_environment_and_parents_of_a_process(idle: subprocess.Popen[bytes]) -> None:
+    # the environment of an own process is shown
     assert f"PATH={os.environ['PATH']}" in LocalProcesses().environment(target(idle))
+    # parents are listed up to the first process
+    host = LocalProcesses()
+    found = host.rows((idle.pid,), with_parents=True)
+    assert found[idle.pid].parent == os.getpid()
+    assert {idle.pid, os.getpid(), os.getppid()} - {1} <= set(found)
+    assert 1 not in found
+    again = host.rows((idle.pid,))
+    assert set(again) == {idle.pid}
+    assert again[idle.pid].command == "cat"
 
 
 _ASK = """
@@ -113,14 +123,3 @@ def test_a_process_of_another_user_is_refused(idle: subprocess.Popen[bytes]) -> 
         f"the environment of pid {mine.pid} belongs to root (only root may read it)",
     ]
     assert idle.poll() is None
-
-
-def test_parents_are_listed_up_to_the_first_process(idle: subprocess.Popen[bytes]) -> None:
-    host = LocalProcesses()
-    found = host.rows((idle.pid,), with_parents=True)
-    assert found[idle.pid].parent == os.getpid()
-    assert {idle.pid, os.getpid(), os.getppid()} - {1} <= set(found)
-    assert 1 not in found
-    again = host.rows((idle.pid,))
-    assert set(again) == {idle.pid}
-    assert again[idle.pid].command == "cat"
