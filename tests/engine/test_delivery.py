@@ -51,21 +51,23 @@ def script(path: Path, text: str) -> str:
     return str(path)
 
 
-def test_a_command_gets_json_and_the_main_points(tmp_path: Path) -> None:
+def test_commands_of_hooks(tmp_path: Path) -> None:
+    # a command gets JSON and the main points
     command = script(tmp_path / "hook", f'cat > {tmp_path}/given; echo "$GPUTUI_EVENT $GPUTUI_JOB_ID" > {tmp_path}/env')
     only(HookSettings(on_job_end=(command,)))(FAILED)
     told = json.loads((tmp_path / "given").read_text())
     assert (told["event"], told["host"], told["job"]["id"], told["job"]["exit_code"]) == ("job_failed", "atlas", 7, 3)
     assert "\x1b" not in told["text"]
     assert (tmp_path / "env").read_text() == "job_failed 7\n"
-
-
-def test_commands_get_the_events_they_ask_for() -> None:
+    # commands get the events they ask for
     assert wanted(HookSettings(on_job_end=("x",)), FAILED)
     assert not wanted(HookSettings(on_job_end=("x",)), DISK)
     assert wanted(HookSettings(on_notice=("x",)), DISK)
     assert not wanted(HookSettings(mail_to=("a@b",)), ended(running(1).evolve(state=JobState.COMPLETED, ended_at=NOW)))
     assert list(sinks(HookSettings(), "atlas")) == []
+    # a missing command is reported
+    with pytest.raises(NotDeliveredError, match="No such file"):
+        only(HookSettings(on_job_end=(str(tmp_path / "none"),)))(FAILED)
 
 
 @cases(
@@ -76,11 +78,6 @@ def test_a_failed_command_is_reported_with_its_exit_code(tmp_path: Path, text: s
     deliver = only(HookSettings(on_job_end=(script(tmp_path / "hook", text),)))
     with pytest.raises(NotDeliveredError, match=what):
         deliver(FAILED)
-
-
-def test_a_missing_command_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(NotDeliveredError, match="No such file"):
-        only(HookSettings(on_job_end=(str(tmp_path / "none"),)))(FAILED)
 
 
 def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
@@ -142,7 +139,8 @@ def serving(kind: type[BaseHTTPRequestHandler]) -> Iterator[str]:
         thread.join()
 
 
-def test_a_webhook_gets_the_same_json(receiver: tuple[type[Receiver], str]) -> None:
+def test_webhooks(receiver: tuple[type[Receiver], str]) -> None:
+    # a webhook gets the same JSON
     server, url = receiver
     only(HookSettings(webhook=url))(FAILED)
     [body] = server.bodies
@@ -150,14 +148,13 @@ def test_a_webhook_gets_the_same_json(receiver: tuple[type[Receiver], str]) -> N
     server.answer = 503
     with pytest.raises(NotDeliveredError, match="answered 503"):
         only(HookSettings(webhook=url))(FAILED)
-
-
-def test_a_webhook_without_a_server_says_so() -> None:
+    # a webhook without a server says so
     with pytest.raises(NotDeliveredError, match="refused"):
         only(HookSettings(webhook="http://127.0.0.1:9/"))(FAILED)
 
 
-def test_mail_goes_through_sendmail_and_no_name_adds_a_header(tmp_path: Path) -> None:
+def test_mails(tmp_path: Path) -> None:
+    # mail goes through sendmail and no name adds a header
     sendmail = script(tmp_path / "sendmail", f'echo "$@" > {tmp_path}/args; cat > {tmp_path}/mail')
     only(HookSettings(mail_to=("ops@example.org", "b@example.org"), sendmail=sendmail))(FAILED)
     mail = message_from_bytes((tmp_path / "mail").read_bytes(), policy=default)
@@ -167,9 +164,7 @@ def test_mail_goes_through_sendmail_and_no_name_adds_a_header(tmp_path: Path) ->
     assert "failed" in mail["Subject"]
     assert json.loads(mail.get_content().partition("\n\n")[2])["job"]["id"] == 7
     assert os.linesep not in mail["Subject"]
-
-
-def test_a_weekly_report_is_mailed_with_its_page_and_posted_without(tmp_path: Path) -> None:
+    # a weekly report is mailed with its page and posted without
     sendmail = script(tmp_path / "sendmail", f"cat > {tmp_path}/mail")
     page = f"<!doctype html><p>é {'long line ' * 500}</p>\n"
     made = {"table": "TENANT  JOBS\nälice   3", "report": {"total": {"gpu_hours": 1, "jobs": 3}}, "page": page}
@@ -256,9 +251,10 @@ def test_a_slow_tls_handshake_is_abandoned() -> None:
             only(HookSettings(webhook=url, timeout=timedelta(seconds=0.5)))(FAILED)
 
 
-@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+@cases("code", [301, 302, 303, 307, 308])
 def test_a_redirect_is_a_failure_and_is_not_followed(receiver: tuple[type[Receiver], str], code: int) -> None:
     server, url = receiver
+    server.bodies.clear()
     server.answer, server.location = code, url.replace("/hook", "/elsewhere")
     with pytest.raises(NotDeliveredError, match=f"answered {code}, a redirect to http://127.*elsewhere"):
         only(HookSettings(webhook=url))(FAILED)

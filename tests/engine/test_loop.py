@@ -18,6 +18,7 @@ from gputui.engine import loop
 from gputui.engine.loop import Faults, SchedulingFailedError, Waker
 from gputui.engine.tick.scheduler import Scheduler
 from gputui.store import TinyJobStore
+from tests.cases import cases
 from tests.factories import ACTOR, NOW, FakeClock, job
 
 
@@ -136,10 +137,11 @@ class Supervised:
 
 
 @pytest.mark.usefixtures("at_once")
-@pytest.mark.parametrize("part", PARTS)
+@cases("part", PARTS)
 async def test_a_task_that_fails_once_is_restarted_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, part: str
 ) -> None:
+    caplog.clear()
     there = Supervised(tmp_path / "state", monkeypatch, part, times=1)
     running = asyncio.create_task(there.loop.run(there.stop))
     await there.goes_on()
@@ -153,7 +155,7 @@ async def test_a_task_that_fails_once_is_restarted_and_reported(
 
 
 @pytest.mark.usefixtures("at_once")
-@pytest.mark.parametrize("part", PARTS)
+@cases("part", PARTS)
 async def test_a_task_that_always_fails_ends_scheduling_in_this_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:

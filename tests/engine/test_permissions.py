@@ -90,12 +90,11 @@ def test_operators_are_named_by_the_site(tmp_path: Path, name: str) -> None:
     assert permissions.is_operator(MEMBER) is (name != "root")
 
 
-def test_a_group_may_be_named_as_operators(tmp_path: Path) -> None:
+def test_groups_and_switches(tmp_path: Path) -> None:
+    # a group may be named as operators
     assert UserPermissions(tmp_path, settings(operators=("@root",))).is_operator(0)
     assert not UserPermissions(tmp_path, settings(operators=("@root",))).is_operator(MEMBER)
-
-
-def test_a_switch_forbids_an_option_to_all(tmp_path: Path) -> None:
+    # a switch forbids an option to all
     forbidden = UserPermissions(tmp_path, settings(options={"privileged": False, "publish": False}))
     with pytest.raises(InputErrors) as told:
         forbidden.check(asking(privileged=True, publish=("80:80",), cap_add=("SYS_PTRACE",)), 0)
@@ -147,14 +146,13 @@ def test_a_mount_whose_link_cannot_be_read_is_refused_where_mounts_are_limited(
     assert at_start(free, asked, 0) == asked, "docker run would mount it too"
 
 
-def test_named_volumes_count_as_mounts(tmp_path: Path) -> None:
+def test_volumes_and_unreadable_options(tmp_path: Path) -> None:
+    # named volumes count as mounts
     limited = UserPermissions(tmp_path, settings(named_volumes=("models",)))
     limited.check(asking(volumes=("models:/m:ro",), mounts=("type=volume,source=models,target=/n",)), 0)
     with pytest.raises(InputError, match="the volume 'pgdata' is not one that jobs may"):
         limited.check(asking(volumes=("pgdata:/m",)), 0)
-
-
-def test_an_unreadable_option_is_refused(tmp_path: Path) -> None:
+    # an unreadable option is refused
     with pytest.raises(RuntimeFault) as fault:
         at_start(UserPermissions(tmp_path, settings(named_volumes=())), asking(mounts=("type=",)), 0)
     assert fault.value.cause.code is CauseCode.NOT_ALLOWED

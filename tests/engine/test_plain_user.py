@@ -171,7 +171,8 @@ def test_links_of_the_operator_are_followed_and_links_of_users_are_not(place: Pa
         assert (told.value.rule, told.value.where) == ("admission-volume", "--volume")
 
 
-def test_a_plain_users_launch_is_in_a_box(place: Path) -> None:
+def test_launches_of_plain_users(place: Path) -> None:
+    # a plain users launch is in a box
     with ExitStack() as until:
         launch = admitted(permissions(place, pids=10, memory=1000), asking(), until)
     assert launch.box == Box(10, 1000)
@@ -179,9 +180,7 @@ def test_a_plain_users_launch_is_in_a_box(place: Path) -> None:
     with ExitStack() as until:
         operator = UserPermissions(place / "state", Settings(policy=PolicySettings(operators=(str(UID),))))
         assert admitted(operator, asking(privileged=True), until).box is None
-
-
-def test_the_start_decides_whatever_was_submitted(place: Path) -> None:
+    # the start decides whatever was submitted
     for options in ({"privileged": True}, {"volumes": ("/etc:/e",)}, {"mounts": ("no mount",)}, {"cpus": 0.0}):
         asked = asking(**options)
         with pytest.raises(AccessError):
@@ -191,16 +190,15 @@ def test_the_start_decides_whatever_was_submitted(place: Path) -> None:
         assert fault.value.cause.code is CauseCode.NOT_ALLOWED
 
 
-def test_what_is_missing_may_be_made_before_the_start(place: Path) -> None:
+def test_what_is_missing_or_refused_is_told(place: Path) -> None:
+    # what is missing may be made before the start
     own = made(place / "own", UID, 0o755)
     rules, asked = permissions(place, mounts=(str(own),)), asking(volumes=(f"{own}/later:/a",))
     rules.check(asked, UID)
     with ExitStack() as until, pytest.raises(RuntimeFault, match="later cannot be mounted: no such file"):
         admitted(rules, asked, until)
-
-
-def test_what_is_missing_and_never_may_be_mounted_is_told_when_it_is_submitted(place: Path) -> None:
-    own, others = made(place / "own", UID, 0o755), made(place / "others", 0, 0o755)
+    # what is missing and never may be mounted is told when it is submitted
+    others = made(place / "others", 0, 0o755)
     (own / "out").symlink_to(others)
     (place / "home").symlink_to(own)
     rules = permissions(place, mounts=(str(place / "home"),))
@@ -215,6 +213,11 @@ def test_what_is_missing_and_never_may_be_mounted_is_told_when_it_is_submitted(p
                 rules.check(asking(**options), UID)
     with pytest.raises(AccessError, match="outside the directories that may be mounted"):
         rules.check(asking(volumes=(f"{own}/later:/a", "/etc:/b")), UID)
+    # all that is refused is told at once
+    with pytest.raises(AccessError) as told:
+        permissions(place).check(asking(privileged=True, pid="host", network="host"), UID)
+    assert all(option in str(told.value) for option in ("--privileged", "--pid", "--network"))
+    assert told.value.rule == "admission-network"
 
 
 @cases(
@@ -227,13 +230,6 @@ def test_another_user_or_group_is_refused_when_it_is_submitted(place: Path, opti
     assert told.value.where in {"--user", "--group-add"}
     permissions(place).check(asking(user=f"{UID}:{UID}", group_add=(str(UID),)), UID)
     permissions(place, root_images=("*",)).check(asking(**options), UID)
-
-
-def test_all_that_is_refused_is_told_at_once(place: Path) -> None:
-    with pytest.raises(AccessError) as told:
-        permissions(place).check(asking(privileged=True, pid="host", network="host"), UID)
-    assert all(option in str(told.value) for option in ("--privileged", "--pid", "--network"))
-    assert told.value.rule == "admission-network"
 
 
 def test_nothing_of_the_host_is_for_images_that_run_as_root(place: Path) -> None:

@@ -293,7 +293,8 @@ class Desk:
         return self.store.get(1).spec.time_limit
 
 
-def test_the_owner_shortens_and_extends_within_the_site_s_limits(tmp_path: Path) -> None:
+def test_limits_of_running_jobs_and_rights(tmp_path: Path) -> None:
+    # the owner shortens and extends within the site s limits
     desk = Desk(tmp_path)
     for wanted in (timedelta(minutes=30), 4 * HOUR, 2 * HOUR):
         assert desk.of(OWNER).act(EditJobs((1,), limit(wanted))).ids
@@ -303,9 +304,7 @@ def test_the_owner_shortens_and_extends_within_the_site_s_limits(tmp_path: Path)
         with pytest.raises(GputuiError, match="is longer than a job may run here"):
             desk.of(OWNER).act(EditJobs((1,), limit(more)))
     assert [entry.after for entry in desk.store.audit_log("job 1")][-1] == "time_limit 2:00:00"
-
-
-def test_operators_may_exceed_the_limits_and_others_may_change_nothing(tmp_path: Path) -> None:
+    # operators may exceed the limits and others may change nothing
     desk = Desk(tmp_path)
     with pytest.raises(GputuiError, match="job 1: only alice, who submitted it, and operators may edit it"):
         desk.of(MEMBER).act(EditJobs((1,), limit(timedelta(minutes=30))))
@@ -314,32 +313,27 @@ def test_operators_may_exceed_the_limits_and_others_may_change_nothing(tmp_path:
     desk.of(OWNER).act(EditJobs((1,), limit(8 * HOUR)))
     assert desk.limit == 8 * HOUR, "shorter, though more than the site allows"
     desk.of(ROOT).act(EditJobs((1,), limit(None)))
-    assert desk.limit is None
-
-
-def test_a_site_may_leave_extensions_to_operators(tmp_path: Path) -> None:
+    assert desk.store.get(1).spec.time_limit is None
+    # a site may leave extensions to operators
     desk = Desk(tmp_path, extend="operator")
     with pytest.raises(GputuiError, match="only operators may give a running job more time"):
         desk.of(OWNER).act(EditJobs((1,), limit(2 * HOUR)))
     desk.of(OWNER).act(EditJobs((1,), limit(HOUR / 2)))
     desk.of(ROOT).act(EditJobs((1,), limit(2 * HOUR)))
     assert desk.limit == 2 * HOUR
-
-
-def test_in_a_private_queue_everyone_may_extend_jobs(tmp_path: Path) -> None:
+    # in a private queue everyone may extend jobs
     desk = Desk(tmp_path, extend="operator", users=())
     desk.of(MEMBER).act(EditJobs((1,), limit(9 * HOUR)))
     assert desk.limit == 9 * HOUR
-
-
-def test_what_the_kernel_told_counts_for_more_than_the_name(tmp_path: Path) -> None:
+    # what the kernel told counts for more than the name
     desk = Desk(tmp_path, submitted_uid=61_234)
     with pytest.raises(GputuiError, match="only alice"):
         desk.of(OWNER).act(EditJobs((1,), limit(HOUR / 2)))
     desk.of(MEMBER).act(EditJobs((1,), limit(HOUR / 2)))
 
 
-def test_suspending_is_for_the_owner_and_operators(tmp_path: Path) -> None:
+def test_who_suspends_signals_and_comments(tmp_path: Path) -> None:
+    # suspending is for the owner and operators
     desk = Desk(tmp_path)
     with pytest.raises(GputuiError, match="only alice, who submitted it, and operators may suspend it"):
         desk.of(MEMBER).act(Suspend((1,)))
@@ -347,15 +341,27 @@ def test_suspending_is_for_the_owner_and_operators(tmp_path: Path) -> None:
     with pytest.raises(GputuiError, match="may let it continue"):
         desk.of(MEMBER).act(Unsuspend((1,)))
     assert desk.of(ROOT).act(Unsuspend((1,))).ids == (1,)
-
-
-def test_signals_are_for_the_owner_and_operators(tmp_path: Path) -> None:
+    # signals are for the owner and operators
     desk = Desk(tmp_path)
     with pytest.raises(GputuiError, match="only alice, who submitted it, and operators may send it signals"):
         desk.of(MEMBER).act(Signal((1,), 10))
     desk.of(OWNER).act(Signal((1,), 10))
     desk.of(ROOT).act(Signal((1,), 15))
     assert desk.store.get(1).signals == (10, 15)
+    # the comment of a running job is its owner s
+    desk = Desk(tmp_path)
+    note = Edit(spec={"comment": "diverged at step 100"})
+    desk.of(OWNER).act(EditJobs((1,), note))
+    after = desk.store.get(1)
+    assert (after.spec.comment, after.limit_changed_at) == ("diverged at step 100", None)
+    with pytest.raises(GputuiError, match="only alice"):
+        desk.of(MEMBER).act(EditJobs((1,), note))
+    # a job whose image is being fetched can be changed
+    desk = Desk(tmp_path, state=JobState.PENDING)
+    with desk.store.transaction() as transaction:
+        transaction.put(transaction.get(1).evolve(state=JobState.CONFIGURING, attempts=(), started_at=None))
+    desk.of(OWNER).act(EditJobs((1,), limit(timedelta(seconds=1))))
+    assert desk.limit == timedelta(seconds=1)
 
 
 def test_impossible_changes_of_running_jobs_are_refused(tmp_path: Path) -> None:
@@ -377,24 +383,6 @@ def test_impossible_changes_of_running_jobs_are_refused(tmp_path: Path) -> None:
         with pytest.raises(GputuiError, match=f"job 1 is {state}: it can no longer be edited"):
             root.act(EditJobs((1,), limit(2 * HOUR)))
     assert desk.limit == HOUR
-
-
-def test_the_comment_of_a_running_job_is_its_owner_s(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
-    note = Edit(spec={"comment": "diverged at step 100"})
-    desk.of(OWNER).act(EditJobs((1,), note))
-    after = desk.store.get(1)
-    assert (after.spec.comment, after.limit_changed_at) == ("diverged at step 100", None)
-    with pytest.raises(GputuiError, match="only alice"):
-        desk.of(MEMBER).act(EditJobs((1,), note))
-
-
-def test_a_job_whose_image_is_being_fetched_can_be_changed(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, state=JobState.PENDING)
-    with desk.store.transaction() as transaction:
-        transaction.put(transaction.get(1).evolve(state=JobState.CONFIGURING, attempts=(), started_at=None))
-    desk.of(OWNER).act(EditJobs((1,), limit(timedelta(seconds=1))))
-    assert desk.limit == timedelta(seconds=1)
 
 
 # how it used its GPUs

@@ -240,11 +240,11 @@ def test_images(runtime: DockerRuntime, harness: Harness) -> None:
     assert "gputui-test:nothing" in fault.cause.text
     # an unreachable registry is reported: a port without a listener is the network's fault, so the job is tried again.
     said: list[str] = []
-    with pytest.raises(RuntimeFault) as fault:
+    with pytest.raises(RuntimeFault) as refused:
         runtime.pull("127.0.0.1:1/some/image:tag", said.append, threading.Event())
-    assert fault.value.cause.code is CauseCode.PULL_FAILED
-    assert fault.value.cause.blame is Blame.INFRASTRUCTURE
-    assert "127.0.0.1:1/some/image:tag" in fault.value.cause.text
+    assert refused.value.cause.code is CauseCode.PULL_FAILED
+    assert refused.value.cause.blame is Blame.INFRASTRUCTURE
+    assert "127.0.0.1:1/some/image:tag" in refused.value.cause.text
 
 
 REGISTRY = """
