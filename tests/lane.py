@@ -27,9 +27,9 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "slurm": (*_CLUSTERS, "tests/slurm/"),
     "kubernetes": (*_CLUSTERS, "tests/kubernetes/"),
     "replay": ("gputui/replay/", "gputui/domain/policy/", "tests/replay/"),
-    "tracing": ("gputui/tracing/", "tests/tracing/"),
+    "tracing": ("gputui/tracing.py", "tests/tracing/"),
     "web": ("gputui/web/", "tests/web/"),
-    "mcp": ("gputui/mcp/", "gputui/client/", "tests/mcp/"),
+    "mcp": ("gputui/mcp.py", "gputui/api/client.py", "tests/mcp/"),
 }
 """Directories of tests of parts that the core does not import, and the paths with whose changes they run."""
 

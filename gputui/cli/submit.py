@@ -170,7 +170,6 @@ def times_understood(spec: JobSpec, now: datetime) -> str:
 
 
 def _tell_notes(names: Iterable[str], notes: Iterable[str], *, quiet: bool) -> None:
-    """Print on stderr what an engine decides for jobs."""
     for name, note in zip(names, notes, strict=False) if not quiet else ():
         if note:
             terminal.tell(f"{name}: {note}")

@@ -86,7 +86,6 @@ def write(text: str, *, err: bool = False) -> None:
 
 
 def write_lines(lines: Iterable[str], *, err: bool = False) -> None:
-    """Write the lines, which end with line feeds, each as soon as it is known."""
     _stream(err=err).writelines(lines)
 
 

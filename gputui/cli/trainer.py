@@ -67,7 +67,9 @@ class TrainingRun:
             kind for kind, words in WORDS.items() if any(word in options.name.lower() for word in words)
         )
         self.load = WORKLOADS[next(kinds, "llm")]
-        self.uuids = visible_gpus() if gpus is None else gpus
+        names = map(str.strip, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
+        here = tuple(name for name in names if name and name not in {"void", "none", "-1"})
+        self.uuids = here if gpus is None else gpus
         self.gpus = max(1, len(self.uuids))
         self.step = 0
         self.best = math.inf
@@ -90,16 +92,8 @@ class TrainingRun:
         done = (step - warm) / max(1, steps - warm)
         return self.load.peak_rate * (0.55 + 0.45 * math.cos(math.pi * done))
 
-    def throughput(self) -> float:
-        """Return the units per second of all GPUs together; communication costs a few per cent of each."""
-        return self.load.rate * self.gpus * math.pow(0.97, math.log2(self.gpus)) * self.dice.gauss(1, 0.015)
-
     def rest(self, steps: float = 1) -> None:
-        """Sleep for the duration of that many steps."""
         time.sleep(max(0.0, steps * self.options.step_time * self.options.time_scale))
-
-    def save_soon(self) -> None:
-        self.must_save = True
 
     def say(self, text: str) -> None:
         seconds = int(self.step * self.options.step_time)  # simulated: it does not depend on this machine's speed
@@ -111,7 +105,11 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _on_terminate)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     run = TrainingRun(_options(arguments))
-    signal.signal(signal.SIGUSR1, lambda *_: run.save_soon())
+
+    def save_soon(*_: object) -> None:
+        run.must_save = True
+
+    signal.signal(signal.SIGUSR1, save_soon)
     try:
         return train(run)
     except Stopped:
@@ -161,11 +159,12 @@ def report(run: TrainingRun, loss: float) -> None:
     step, steps = run.step, run.options.steps
     if step % run.options.log_every == 0 or step == steps:
         left = int((steps - step) * run.options.step_time)
+        scale = run.gpus * math.pow(0.97, math.log2(run.gpus))  # communication costs a few per cent of each GPU
         figures = (
             f"loss {BOLD}{loss:.4f}{END}",
             f"lr {run.learning_rate(step):.2e}",
             f"grad {abs(run.dice.gauss(0.9, 0.25)):.2f}",
-            f"{run.throughput():,.0f} {run.load.unit}",
+            f"{run.load.rate * scale * run.dice.gauss(1, 0.015):,.0f} {run.load.unit}",
             f"{run.load.memory + run.dice.uniform(-0.4, 0.4):.1f} GiB",
             f"eta {left // 60}m{left % 60:02}s",
         )
@@ -217,11 +216,6 @@ def fall_over(run: TrainingRun) -> None:
         f"{RED}torch.OutOfMemoryError: CUDA out of memory. {asked}; {held}.{END}",
     )
     print(*lines, sep="\n", file=sys.stderr, flush=True)
-
-
-def visible_gpus() -> tuple[str, ...]:
-    names = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    return tuple(name for name in map(str.strip, names) if name and name not in {"void", "none", "-1"})
 
 
 def attempt() -> int:

@@ -186,7 +186,6 @@ def logs(session: Session, follow: bool, tail: str | None, attempt: str | None, 
 
 
 def print_log(stream: LogStream) -> None:
-    """Print a log to its end, and close it."""
     printer = TerminalPrinter() if terminal.is_tty(terminal.OUT) else RawPrinter()
     if isinstance(stream, LiveLogStream):
         stream.watch(printer.show_rest)
@@ -214,7 +213,6 @@ def wait_until_started(backend: DirectBackend, job_id: JobId) -> None:
 
 
 def was_started(job: Job) -> bool:
-    """Return whether the job has output to follow, or will never have any."""
     attempt = job.attempt
     if attempt is None:
         return job.state.is_terminal
@@ -257,7 +255,6 @@ class RawPrinter:
         """Number of bytes of the current line that are written already."""
 
     def show_rest(self, line: bytes) -> None:
-        """Write what was added to the beginning of a line."""
         self._write(line)
         self._written = len(line)
 
