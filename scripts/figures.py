@@ -42,7 +42,7 @@ LIMITS: Mapping[str, float] = {
     "lines per function": 13.04,
     "folders of more than 15 files": 9,
     "modules with one importer": 76,
-    "single-use functions of at most three lines": 999,
+    "single-use functions of at most three lines, not tested alone": 999,
     "lines that ask for a cluster outside the backends": 0,
     "declarations of hold": 1,
     "classes that refuse": 0,
@@ -117,7 +117,7 @@ def size(sources: Mapping[str, str], trees: Mapping[str, Nodes]) -> Iterator[tup
         sum(n > 15 for n in Counter(name.rpartition("/")[0] for name in sources).values()),
     )
     yield "modules with one importer", sum(count == 1 for count in importers(trees).values())
-    yield "single-use functions of at most three lines", single_uses(trees)
+    yield "single-use functions of at most three lines, not tested alone", single_uses(trees)
     asks = re.compile(r"\bin_cluster\b|\bis_of_cluster\b")
     outside = {name: text for name, text in sources.items() if not name.startswith(BACKENDS)}
     yield (
@@ -148,7 +148,7 @@ def importers(trees: Mapping[str, Nodes]) -> Counter[str]:
 
 
 def single_uses(trees: Mapping[str, Nodes]) -> int:
-    """Return how many functions of at most three lines, without the docstring, stand in one place of the package.
+    """Return how many functions of at most three lines, without the docstring, are used once, and not tested alone.
 
     Only names that one function has count: a method of a port has several. Handlers that Textual or click call by
     name or by a decorator are left out.
@@ -168,7 +168,9 @@ def single_uses(trees: Mapping[str, Nodes]) -> int:
                     short.add(name)
             case ast.Name(id=name) | ast.Attribute(attr=name):
                 used[name] += 1
-    return sum(defined[name] == 1 and used[name] == 1 for name in short)
+    tests = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py"))
+    tested = set(re.findall(r"\b[a-z_]\w*\b", tests))
+    return sum(defined[name] == 1 and used[name] == 1 and name not in tested for name in short)
 
 
 def declared(tree: Nodes) -> int:
