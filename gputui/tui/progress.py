@@ -189,23 +189,19 @@ class ProgressDisplay(Struct, eq=False):
     """Gets the progress, each time that it may have changed; empty once there is none."""
     every: float
     shown: LongTask | None = None
+    timer: Timer | None = None
     _works: list[LongTask] = []
-    _timer: Timer | None = None
 
     def watch(self, work: LongTask) -> None:
         self._works.append(work)
-        if self._timer is None:
-            self._timer = self.app.set_interval(self.every, self.look)
-
-    @property
-    def is_watching(self) -> bool:
-        return self._timer is not None
+        if self.timer is None:
+            self.timer = self.app.set_interval(self.every, self.look)
 
     def look(self) -> None:
         self._works = [work for work in self._works if not work.is_over]
-        if not self._works and self._timer is not None:
-            self._timer.stop()
-            self._timer = None
+        if not self._works and self.timer is not None:
+            self.timer.stop()
+            self.timer = None
         self._show(next((work for work in self._works if work.took >= LONG), None))
 
     def give_up(self) -> None:

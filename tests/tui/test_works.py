@@ -213,7 +213,7 @@ class TestLogs:
             gate.release()
             await until(pilot, lambda: any("no file was written" in told for told in console.told))
             await gone(console, pilot)
-            assert not console.app.works.is_watching, "nothing is looked at for ever"
+            assert console.app.works.timer is None, "nothing is looked at for ever"
         assert files(tmp_path) == []
 
     def test_an_aborted_save_leaves_no_file(self, tmp_path: Path) -> None:

@@ -319,26 +319,21 @@ class LogSearch(Struct, eq=False):
                     jump = replace(jump, start=self.lines.end, has_turned=True, note=", from the end again")
             elif self.narrowed is None or self.lines.is_shown(target):
                 self._jump, self.note = None, jump.note
-                self._land(target)
+                self.at = self.awaited = target
+                if self.narrowed is None and not self.lines.holds_around(target):
+                    self.window.follows = False  # until the lines around it are loaded
+                else:
+                    self.arrive()
                 return True
-            else:
-                jump = replace(jump, start=self._leap(target, jump.step))
+            else:  # no hit between two shown lines is looked at
+                index, numbers = self.lines.index(target), self.lines.numbers
+                if jump.step > 0:
+                    start = numbers[index] - 1 if index < len(numbers) else self.lines.end
+                else:
+                    start = numbers[index - 1] + 1 if index else _FAR_BACK
+                jump = replace(jump, start=start)
         self._jump = jump
         return False
-
-    def _leap(self, number: int, step: int) -> int:
-        """Return the line from which to search on, so that no hit between two shown lines is looked at."""
-        index, numbers = self.lines.index(number), self.lines.numbers
-        if step > 0:
-            return numbers[index] - 1 if index < len(numbers) else self.lines.end
-        return numbers[index - 1] + 1 if index else _FAR_BACK
-
-    def _land(self, target: int) -> None:
-        self.at, self.awaited = target, target
-        if self.narrowed is None and not self.lines.holds_around(target):
-            self.window.follows = False
-        else:
-            self.arrive()
 
     def arrive(self) -> None:
         target, self.awaited = self.awaited, None
