@@ -234,14 +234,3 @@ THAT_CHANGE_PANES: tuple[Callable[[], Snapshot], ...] = (
     shared,
     all_at_once,
 )
-THAT_ADD_WORDS: tuple[Callable[[], Snapshot], ...] = (
-    no_gpus,
-    docker_hung,
-    late,
-    clock_back,
-    disk_low,
-    damaged,
-    unreadable,
-    all_held,
-    vanished,
-)

@@ -53,24 +53,41 @@ def sizes_of(looks: Mapping[str, Look]) -> pytest.MarkDecorator:
 
 def looks_as_it_did(snap_compare: Compare, look: Look, size: Size) -> bool:
     """Return whether the picture equals the stored one."""
+    console = _console_of(look)
+
+    async def before(pilot: Pilot[ExitChoice]) -> None:
+        await _arrive(console, look, pilot)
+
+    return snap_compare(console.app, terminal_size=size, run_before=before)  # type: ignore[arg-type]
+
+
+async def text_of(look: Look, size: Size = SIZES[SMALL]) -> str:
+    """Return the text of the picture, without drawing it: for those that differ from others by a line."""
+    console = _console_of(look)
+    async with console.app.run_test(size=size, notifications=True) as pilot:
+        await _arrive(console, look, pilot)
+        return console.screen_text
+
+
+def _console_of(look: Look) -> Console:
     console = look.make(look.day())
     console.logs.lines = {101: LOG, 50: LOG, **console.logs.lines}
     console.app.messages.stays = {}  # even a slow machine draws them
+    return console
 
-    async def before(pilot: Pilot[ExitChoice]) -> None:
-        await console.begin(pilot)
-        await quiet(console, pilot)
-        for key in look.keys:
-            await pilot.press(key)
-            await quiet(console, pilot)
-        await look.then(console, pilot)
-        await quiet(console, pilot)
-        assert isinstance(console.app.screen, look.shows)
-        if not look.has_message:
-            console.app.clear_notifications()
-            await pilot.pause()
 
-    return snap_compare(console.app, terminal_size=size, run_before=before)  # type: ignore[arg-type]
+async def _arrive(console: Console, look: Look, pilot: Pilot[ExitChoice]) -> None:
+    await console.begin(pilot)
+    await quiet(console, pilot)
+    for key in look.keys:
+        await pilot.press(key)
+        await quiet(console, pilot)
+    await look.then(console, pilot)
+    await quiet(console, pilot)
+    assert isinstance(console.app.screen, look.shows)
+    if not look.has_message:
+        console.app.clear_notifications()
+        await pilot.pause()
 
 
 async def quiet(console: Console, pilot: Pilot[ExitChoice]) -> None:

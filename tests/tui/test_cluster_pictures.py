@@ -12,7 +12,7 @@ from gputui.tui.actions import ExitChoice
 from tests.cluster.console import ClusterConsole
 from tests.cluster.fake import FakeCluster
 from tests.cluster.scenes import many_nodes, three_nodes, with_readings, with_troubles
-from tests.tui.test_pictures import SMALL, WIDE, Compare
+from tests.tui.test_pictures import SMALL, Compare
 
 
 def _unread(snapshot: Snapshot) -> Snapshot:
@@ -27,8 +27,8 @@ LOOKS: dict[str, tuple[Callable[[], FakeCluster], Callable[[Snapshot], Snapshot]
     "many_nodes_zoomed": (many_nodes, with_readings, ("shift+tab", "S", "z")),
 }
 """Cluster, readings and keys of each picture."""
-SIZES = {"80x24": SMALL, "200x50": WIDE}
-PICTURES = [("three_nodes_read", "200x50"), *((name, "80x24") for name in LOOKS)]
+SIZES = {"80x24": SMALL}
+PICTURES = [(name, "80x24") for name in LOOKS]
 
 
 @pytest.mark.parametrize(("name", "size"), PICTURES)

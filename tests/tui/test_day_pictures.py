@@ -21,10 +21,11 @@ from gputui.tui.screens.main import Main
 from gputui.tui.screens.pages import Detail, GpuDetailScreen, ProcessesScreen
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.screens.what_if import WhatIf
+from tests.cases import cases
 from tests.tui import days, plans, sample
 from tests.tui.console import Console
 from tests.tui.foresight import watched
-from tests.tui.pictures import SIZES, Look, looks_as_it_did, sizes_of
+from tests.tui.pictures import SIZES, Look, looks_as_it_did, sizes_of, text_of
 from tests.tui.test_commands_inside import FakeInside
 from tests.tui.test_logs_screen import FAILED
 from tests.tui.test_pictures import Compare
@@ -103,31 +104,110 @@ async def needs_a_gpu(console: Console, pilot: Pilot[ExitChoice]) -> None:
     await pilot.pause()
 
 
-MAIN = {day.__name__: Look(Main, day=day) for day in (*days.THAT_CHANGE_PANES, *days.THAT_ADD_WORDS)}
+MAIN = {day.__name__: Look(Main, day=day) for day in days.THAT_CHANGE_PANES}
 ELSEWHERE = {
     "gpu-xid": Look(GpuDetailScreen, ("shift+tab", *"jjj", "i"), days.sick),
     "gpu-not-supported": Look(GpuDetailScreen, ("i",), days.not_supported),
-    "gpu-drained": Look(GpuDetailScreen, ("shift+tab", "G", "i", "left"), days.drained),
     "gpu-cut": Look(GpuDetailScreen, ("shift+tab", "i"), days.instances),
-    "gpu-shared": Look(GpuDetailScreen, ("shift+tab", "i"), days.shared),
     "job-gone": Look(Detail, ("a", "a", "2", "enter"), days.gone),
-    "job-on-vanished-gpu": Look(Detail, ("enter",), days.vanished),
-    "log-gone": Look(Main, ("tab",), make=without_log(REMOVED)),
     "log-of-failed": Look(Main, ("2", "j", "e"), make=with_failed_log, then=at_its_error),
-    "logs-gone": Look(LogsScreen, ("L",), make=without_log(NO_ENGINE)),
-    "processes-over": Look(ProcessesScreen, ("X",), make=inside(None), then=over),
-    "processes-refused": Look(ProcessesScreen, ("X",), make=inside(NO_ENGINE)),
-    "submit-no-engine": Look(Submit, ("s",), sample.no_docker, then=needs_a_gpu),
-    "submit-no-gpu": Look(Submit, ("s",), sample.no_gpu, then=needs_a_gpu),
-    "timeline-paused": Look(TimelineScreen, ("T",), days.plan_paused, watched),
     "timeline-sick": Look(TimelineScreen, ("T",), days.plan_sick, watched),
     "timeline-empty": Look(TimelineScreen, ("T",), sample.empty_queue),
-    "timeline-no-gpu": Look(TimelineScreen, ("T",), sample.no_gpu),
-    "what-if-paused": Look(WhatIf, (*"jjjj", "plus"), days.plan_paused, watched),
-    "action-refused": Look(Main, then=refused, has_message=True),
     "read-only": Look(Main, make=looking_on),
 }
 """Bad days on the screens where they matter most."""
+IN_WORDS = (
+    (
+        Look(GpuDetailScreen, ("shift+tab", "G", "i", "left"), days.drained),
+        (
+            "state       drained",
+            "drained     by alice on 2026-03-02 12:00: driver update at 18:00, ticket 4711",
+            "d resume",
+        ),
+    ),
+    (
+        Look(GpuDetailScreen, ("shift+tab", "i"), days.shared),
+        ("state       shared", "#104 notebook-104 carol, 1m, counts 20G, container c104"),
+    ),
+    (
+        Look(Main, ("tab",), make=without_log(REMOVED)),
+        ("The log cannot be read: the output of attempt 1 of job 101 was removed with",),
+    ),
+    (
+        Look(LogsScreen, ("L",), make=without_log(NO_ENGINE)),
+        ("The log cannot be read: Docker does not run at unix:///var/run/docker.sock", "(`systemctl start docker`)"),
+    ),
+    (Look(ProcessesScreen, ("X",), make=inside(None), then=over), ("PROCESSES", "It has ended: FAILED.")),
+    (
+        Look(ProcessesScreen, ("X",), make=inside(NO_ENGINE)),
+        ("Docker does not run at unix:///var/run/docker.sock (`systemctl start docker`)",),
+    ),
+    (
+        Look(Submit, ("s",), sample.no_docker, then=needs_a_gpu),
+        ("no forecast: cannot connect to unix:///var/run/docker.sock: permissio…",),
+    ),
+    (
+        Look(Submit, ("s",), sample.no_gpu, then=needs_a_gpu),
+        ("this server has none", "Can never start: needs 1 GPU, no GPU is known here"),
+    ),
+    (
+        Look(TimelineScreen, ("T",), sample.no_gpu),
+        ("There is no GPU to show a plan of.", "2 run, 0 planned, 5 unplanned", "ends, by its limit: 2 GPUs"),
+    ),
+    (
+        Look(TimelineScreen, ("T",), days.plan_paused, watched),
+        ("4 run, 0 planned, 6 unplanned │ PAUSED: nothing starts", "3 without a start not listed"),
+    ),
+    (
+        Look(Detail, ("enter",), days.vanished),
+        ("GPU gone    GPU-00000000-0000-4000-8000-000000000000 is no longer listed",),
+    ),
+    (
+        Look(WhatIf, (*"jjjj", "plus"), days.plan_paused, watched),
+        ("‖ PAUSED", "No other job is delayed, while the scheduler is paused"),
+    ),
+    (
+        Look(Main, then=refused, has_message=True),
+        ("✗ /var/lib/gputui/queue.json: no space is left on the device (free so…  !: all",),
+    ),
+    (
+        Look(Main, day=days.no_gpus, has_message=True),
+        ("No GPU to show: the driver works, but it lists no GPU. `lspci | grep -i",),
+    ),
+    (
+        Look(Main, day=days.docker_hung, has_message=True),
+        ("│ ✗ docker down", "✗ Docker at unix:///var/run/docker.sock did not answer in time (`syst…  !: all"),
+    ),
+    (Look(Main, day=days.late, has_message=True), ("! this view is 3m00s old: no news from the scheduler since",)),
+    (Look(Main, day=days.clock_back, has_message=True), ("<1m/8h", " 0:00 / 8h")),
+    (Look(Main, day=days.disk_low, has_message=True), ("│ ✗ GPU 7 lost  and 2 more: !",)),
+    (Look(Main, day=days.damaged, has_message=True), ("│ ✗ GPU 7 lost  and 2 more: !",)),
+    (
+        Look(Main, day=days.unreadable, has_message=True),
+        ("✗ /var/lib/gputui/queue.json: not a queue of gputui: Expecting ',' de…  !: all",),
+    ),
+    (Look(Main, day=days.all_held, has_message=True), ("PDh", "WAIT 1")),
+    (Look(Main, day=days.vanished, has_message=True), ("2/6 free", "HELD BY · 6x H100 80GB HBM3", "6 GPUs 26%")),
+    (
+        Look(Main, day=sample.no_docker, has_message=True),
+        ("│ ✗ docker down", "✗ docker does not answer: cannot connect to unix:///var/run/docker.so…  !: all"),
+    ),
+    (Look(Main, day=sample.viewer, has_message=True), ("◐ serve",)),
+    (Look(Main, day=sample.warned, has_message=True), ("◐ serve", "│ ✗ GPU 7 lost")),
+    (
+        Look(Main, day=sample.nobody_leads, has_message=True),
+        ("○ nobody", "✗ no scheduler runs, so nothing starts: run `gputui serve`"),
+    ),
+    (
+        Look(Main, day=sample.paused, has_message=True),
+        ("‖ PAUSED", '! paused by alice: "kernel update at 14:00". Running jobs continue; n…  !: all'),
+    ),
+    (
+        Look(Main, day=sample.disk_full, has_message=True),
+        ("✗ no space is left in /var/lib/gputui: nothing was lost, but no job c…  !: all",),
+    ),
+)
+"""Bad days that change a line of a screen, and the words by which they are known."""
 TINY = {
     "main-20x5": (Look(Main), (20, 5)),
     "main-40x10": (Look(Main, day=sample.paused), (40, 10)),
@@ -154,3 +234,10 @@ def test_other_screens_match_their_pictures(snap_compare: Compare, name: str, si
 def test_small_terminals_match_their_pictures(snap_compare: Compare, name: str) -> None:
     look, size = TINY[name]
     assert looks_as_it_did(snap_compare, look, size)
+
+
+@pytest.mark.usefixtures("drawn")
+@cases(("look", "words"), IN_WORDS)
+async def test_a_bad_day_is_told_in_words(look: Look, words: tuple[str, ...]) -> None:
+    text = await text_of(look)
+    assert [each for each in words if each not in text] == [], text

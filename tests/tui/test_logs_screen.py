@@ -214,7 +214,3 @@ class TestPictures:
     @NARROW
     def test_a_filter_matches_its_picture(self, snap_compare: Compare, size: tuple[int, int]) -> None:
         assert self.matches(snap_compare, size, "L", "ampersand", *"5 ", "enter", "right_parenthesis")
-
-    @NARROW
-    def test_a_typed_search_matches_its_picture(self, snap_compare: Compare, size: tuple[int, int]) -> None:
-        assert self.matches(snap_compare, size, "L", "slash", *"1.2(")

@@ -19,7 +19,6 @@ from gputui.tui.screens.what_if import WhatIf
 from tests.factories import NOW, uuid
 from tests.tui.console import Console
 from tests.tui.foresight import opened, watched
-from tests.tui.test_pictures import Compare
 
 HOUR = timedelta(hours=1)
 KEPT = Window("r1", NOW + HOUR, NOW + 3 * HOUR, count=5, tenant="alice")
@@ -162,14 +161,3 @@ async def test_a_read_only_console_cannot_reserve() -> None:
         await console.begin(pilot)
         await pilot.press("B")
         assert isinstance(here(console), Main)
-
-
-def test_the_form_matches_its_picture(snap_compare: Compare) -> None:
-    console = watched()
-
-    async def before(pilot: Pilot[ExitChoice]) -> None:
-        await console.begin(pilot)
-        await pilot.press("B", "8", "tab", *"+1h")
-        await pilot.pause()
-
-    assert snap_compare(console.app, terminal_size=(80, 24), run_before=before)  # type: ignore[arg-type]

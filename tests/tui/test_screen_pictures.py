@@ -31,12 +31,13 @@ from gputui.tui.screens.process_view import ContainerScreen, GpuProcessesScreen,
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.job_table import JobTable
+from tests.cases import cases
 from tests.factories import NOW, recurring
 from tests.tui import plans, sample
 from tests.tui.console import Console
 from tests.tui.foresight import watched
 from tests.tui.occupied import occupied, occupied_console
-from tests.tui.pictures import SIZES, Look, looks_as_it_did, sizes_of
+from tests.tui.pictures import SIZES, Look, looks_as_it_did, sizes_of, text_of
 from tests.tui.test_commands_inside import FakeInside
 from tests.tui.test_commands_notices import job_over
 from tests.tui.test_pictures import Compare
@@ -147,23 +148,20 @@ async def undone(console: Console, pilot: Pilot[ExitChoice]) -> None:
 
 
 SCREENS = {
+    "log-typed": Look(LogPrompt, ("tab", "ampersand", *"loss")),
+    "reserve": Look(Reserve, ("B",)),
     "help": Look(Help, ("question_mark",)),
-    "help-searched": Look(Help, ("question_mark", "slash", *"drain")),
     "help-of-log": Look(Help, ("tab", "question_mark")),
     "menu": Look(Menu, then=right_click),
     "confirm": Look(Confirm, ("c",)),
     "prompt": Look(Prompt, ("P",)),
-    "prompt-save-log": Look(Prompt, ("tab", "S")),
-    "prompt-again": Look(Prompt, ("E",)),
     "leave": Look(LeaveDialog, ("q",)),
     "copy": Look(CopyDialog, ("y",), whole),
     "columns": Look(ColumnChooser, ("vertical_line", "j", "space"), with_array),
-    "edit": Look(Submit, (*"jjjjj", "e")),
     "edit-wrong": Look(Submit, (*"jjjjj", "e", "x")),
     "themes": Look(Themes, ("ctrl+t", "down", "down")),
     "palette": Look(CommandFinder, ("colon",)),
     "palette-typed": Look(CommandFinder, ("colon", *"pri")),
-    "palette-refused": Look(CommandFinder, ("colon", *"hold")),
     "notices": Look(Notices, ("exclamation_mark",), sample.warned),
     "notices-before": Look(Notices, then=happened),
     "detail": Look(Detail, ("enter",), whole),
@@ -171,20 +169,12 @@ SCREENS = {
     "detail-failed": Look(Detail, ("2", "j", "enter")),
     "processes": Look(ProcessesScreen, ("X",), make=with_inside),
     "gpu-free": Look(GpuDetailScreen, ("shift+tab", "G", "i", *(["left"] * 3)), sample.linked),
-    "submit-clone": Look(Submit, (*"jjjjjj", "C")),
     "choose-template": Look(Choose, ("s", "ctrl+l"), make=with_templates),
     "logs-four": Look(LogsScreen, (*"pjpjpjp", "L"), plans.contended),
-    "log-typed": Look(LogPrompt, ("tab", "ampersand", *"loss")),
-    "reserve": Look(Reserve, ("B",)),
-    "submit": Look(Submit, ("s",)),
-    "gpu": Look(GpuDetailScreen, ("i",), sample.looked_at),
-    "main": Look(Main, day=plans.contended, sizes=tuple(SIZES)),
     "timeline": Look(TimelineScreen, ("T", "i", "j", "greater_than_sign"), plans.contended, watched),
     "what-if-drain": Look(WhatIf, ("shift+tab", "j", "d"), plans.contended, watched),
-    "what-if-hold": Look(WhatIf, (*"jjjj", "h"), plans.contended, watched),
     "filter": Look(Main, ("slash", *"bob")),
     "filter-wrong": Look(Main, ("slash", *"gpus>=x")),
-    "filter-kept": Look(Main, ("slash", *"tenant:alice", "enter")),
     "gpus": Look(Main, ("shift+tab", "j")),
     "log": Look(Main, ("tab", "k")),
     "zoomed-queue": Look(Main, ("z",)),
@@ -203,10 +193,53 @@ SCREENS = {
     "container": Look(ContainerScreen, ("U",), occupied, occupied_console, container_page),
     "recurring": Look(Main, ("3",), standing),
     "reservations": Look(Main, ("4",), standing),
-    "told": Look(Main, (*"jjj", "h"), has_message=True),
-    "undone": Look(Main, then=undone, has_message=True),
 }
 """Screens with their pictures."""
+IN_WORDS = (
+    (
+        Look(Help, ("question_mark", "slash", *"drain")),
+        ("GPUs  ", "drain       Start no new jobs on the GPU; asks for"),
+    ),
+    (Look(Prompt, ("tab", "S")), ("Save the whole log", "As job-101.log unless you name another file, in /")),
+    (
+        Look(Prompt, ("E",)),
+        (
+            "Recurring job like #101",
+            "Minute hour day month weekday, as in a crontab: 0 3 * * *  or  @daily",
+            "Enter  OK     Esc  cancel",
+        ),
+    ),
+    (Look(CommandFinder, ("colon", *"hold")), ("Jobs: hold", "Not now: it needs a waiting job that is not held.")),
+    (
+        Look(Main, ("slash", *"tenant:alice", "enter")),
+        ("/tenant:alice", "6 of 11 jobs", "Esc shows all", "RUN 1 · WAIT 2"),
+    ),
+    (
+        Look(Submit, (*"jjjjjj", "C")),
+        (
+            "Submit a job like #110",
+            "python etl.py",
+            "GPUs  none requested",
+            "Start no forecast: host jobs are switched off",
+        ),
+    ),
+    (
+        Look(Submit, (*"jjjjj", "e")),
+        ("Edit job #108 after-sft-eval", "Enter shows the effects before the change is made."),
+    ),
+    (
+        Look(WhatIf, (*"jjjj", "h"), plans.contended, watched),
+        (
+            "job #106 llama-70b-eval: hold it until it is released",
+            "18:30:00 -> –           held",
+            "Holds 1 waiting job; no other job is delayed",
+            "2h45m earlier",
+        ),
+    ),
+    (Look(Main, (*"jjj", "h"), has_message=True), ("· job 106 is held: r releases it",)),
+    (Look(Main, then=undone, has_message=True), ("· undone: job 106 may start again",)),
+)
+"""Screens that differ from those in a line or two, and their words."""
 
 
 @sizes_of(SCREENS)
@@ -220,6 +253,16 @@ def test_every_screen_matches_its_picture(
     if name == "choose-template":
         monkeypatch.chdir(tmp_path)
     assert looks_as_it_did(snap_compare, SCREENS[name], SIZES[size])
+
+
+@pytest.mark.usefixtures("drawn")
+@cases(("look", "words"), IN_WORDS)
+async def test_other_variants_have_their_words(
+    look: Look, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/")
+    text = await text_of(look)
+    assert [each for each in words if each not in text] == [], text
 
 
 def test_every_screen_has_a_picture() -> None:
