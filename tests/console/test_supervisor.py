@@ -25,6 +25,7 @@ from gputui.engine.loop import WITHIN, FaultCount
 from gputui.tui.actions import ExitChoice
 from gputui.tui.app import PAGES
 from gputui.tui.services import Services
+from tests.cases import cases
 from tests.factories import ACTOR, FakeClock
 from tests.fake_backend import FakeBackend
 from tests.memory_store import MemoryJobStore
@@ -230,7 +231,7 @@ def collects() -> Iterator[None]:
     gc.freeze()
 
 
-@pytest.mark.parametrize("fails", FAULTS, ids=lambda fails: fails.__name__)
+@cases("fails", FAULTS)
 async def test_a_screen_that_fails_anywhere_is_opened_again_and_reports_it(
     fails: Act, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -22,6 +22,7 @@ from gputui.tui.actions import ActionThread, ExitChoice
 from gputui.tui.screens.dialogs import Confirm, Prompt
 from gputui.tui.screens.main import Main
 from gputui.tui.widgets.gpu_grid import GpuGrid
+from tests.cases import cases
 from tests.factories import ACTOR, NOW, FakeClock, job, uuid, view
 from tests.memory_store import MemoryJobStore
 from tests.tui import sample
@@ -80,7 +81,7 @@ async def test_a_key_writes_an_action() -> None:
             await pilot.pause()
 
 
-@pytest.mark.parametrize(("key", "after"), [("plus", 60), ("minus", 40)])
+@cases(("key", "after"), [("plus", 60), ("minus", 40)])
 async def test_priority_moves_by_ten(key: str, after: int) -> None:
     console = Console()
     async with begun(console, 107) as pilot:

@@ -13,6 +13,7 @@ from gputui.tui.widgets.job_table import JobTable
 from gputui.tui.widgets.queue_folding import Marks, RowKeys
 from gputui.tui.widgets.queue_rows import ChosenColumns, QueueRows, Sorting
 from gputui.tui.widgets.queue_tabs import QueueTab
+from tests.cases import cases
 from tests.factories import NOW, array, job, running
 from tests.tui import sample
 from tests.tui.console import Console
@@ -129,7 +130,7 @@ class TestUnfolded:
 
 
 class TestFilter:
-    @pytest.mark.parametrize(
+    @cases(
         ("words", "name"),
         [("id:10-19", "▸sweep[3-12%8]"), ("7_42424", "sweep"), ("7_4242", "▸sweep[4242,42420-42429%8]")],
     )

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -38,6 +41,7 @@ from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.log_view import LogView
 from gputui.tui.widgets.status_bars import StatusBar
 from tests.factories import NOW, uuid, view
+from tests.lane import in_its_lane
 from tests.tui import sample
 from tests.tui.console import steady, text_of
 from tests.tui.every import stages, stages_dialogs, stages_screens
@@ -118,6 +122,15 @@ def after_seven_minutes(before: Snapshot) -> Snapshot:
     return replace(sample.with_job(before, [ended]), taken_at=LATER, nodes=(replace(before.nodes[0], gpus=gpus),))
 
 
+@asynccontextmanager
+async def shown(size: tuple[int, int]) -> AsyncIterator[Hand]:
+    """Yield a console of this size that shows the day at noon."""
+    console = world()
+    async with console.app.run_test(size=size, notifications=True) as pilot:
+        await console.begin(pilot)
+        yield Hand(console, pilot)
+
+
 async def pass_time(hand: Hand) -> None:
     """Let seven minutes pass, and show the snapshot of then."""
     hand.console.clock.time = LATER
@@ -128,7 +141,8 @@ async def pass_time(hand: Hand) -> None:
 
 
 async def show_logs(hand: Hand) -> None:
-    """Wait until all lines of all logs on all screens are shown."""
+    """Wait until all lines of all logs on all screens are shown, and a form's forecast."""
+    await hand.until(lambda: "Start  …" not in text_of(hand.app), "all is read")
     await hand.until(lambda: hand.console.logs.are_read)
     for pane in [pane for screen in hand.app.screen_stack for pane in screen.query(LogView)]:
         pane.tick()
@@ -170,54 +184,33 @@ def test_the_table_has_every_dialog() -> None:
     assert dialogs() == set(BY_KIND)
 
 
-@pytest.mark.parametrize("size", [(80, 24), (200, 50)], ids=str)
-@pytest.mark.parametrize("stage", DIALOGS, ids=lambda stage: stage.__name__.strip("_"))
-async def test_what_is_seen_beside_a_dialog_goes_on(stage: Step, size: tuple[int, int]) -> None:
-    console = world()
-    async with console.app.run_test(size=size) as pilot:
-        hand = Hand(console, pilot)
-        await console.begin(pilot)
-        await stage(hand)
-        await pass_time(hand)
-        while console.app.screen.is_modal:
+@pytest.mark.parametrize("size", [(80, 24), in_its_lane((240, 60), is_long=True)], ids=str)
+async def test_what_is_seen_beside_a_dialog_goes_on(size: tuple[int, int]) -> None:
+    for place in DIALOGS:
+        async with shown(size) as hand:
+            await place(hand)
+            await pass_time(hand)
+            while hand.app.screen.is_modal:
+                await assert_live(hand)
+            if len(hand.app.screen_stack) == 1:
+                status = text_of(hand.app).splitlines()[0]
+                assert "12:07:00" in status
+                assert re.search(r" 3(/| of )8( GPUs)? free", status)
+
+
+async def test_a_page_goes_on_behind_a_dialog() -> None:
+    for page in PAGES:
+        async with shown((240, 60)) as hand:
+            await page(hand)
+            hand.app.action_help()
+            await hand.opened(Help)
+            await pass_time(hand)
             await assert_live(hand)
-
-
-@pytest.mark.parametrize(
-    "stage", [each for each in DIALOGS if each is not process], ids=lambda stage: stage.__name__.strip("_")
-)
-async def test_the_main_screen_goes_on(stage: Step) -> None:
-    console = world()
-    async with console.app.run_test(size=(240, 60)) as pilot:
-        hand = Hand(console, pilot)
-        await console.begin(pilot)
-        await stage(hand)
-        await pass_time(hand)
-        status = text_of(console.app).splitlines()[0]
-        assert "12:07:00" in status
-        assert "3 of 8 GPUs free" in status
-        while len(console.app.screen_stack) > 1:
-            await assert_live(hand)
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda stage: stage.__name__)
-async def test_a_page_goes_on_behind_a_dialog(page: Step) -> None:
-    console = world()
-    async with console.app.run_test(size=(240, 60)) as pilot:
-        hand = Hand(console, pilot)
-        await console.begin(pilot)
-        await page(hand)
-        console.app.action_help()
-        await hand.opened(Help)
-        await pass_time(hand)
-        await assert_live(hand)
 
 
 async def test_a_reservation_is_checked_against_the_present(monkeypatch: pytest.MonkeyPatch) -> None:
-    console = world()
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        hand = Hand(console, pilot)
-        await console.begin(pilot)
+    async with shown((120, 36)) as hand:
+        console, pilot = hand.console, hand.pilot
         await stages_dialogs.reservation(hand)
         await hand.press(*"2")
         console.app.screen.query_one("#name", Input).value = "mine"
@@ -231,10 +224,8 @@ async def test_a_reservation_is_checked_against_the_present(monkeypatch: pytest.
 
 
 async def test_a_question_follows_its_job() -> None:
-    console = world()
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        hand = Hand(console, pilot)
-        await console.begin(pilot)
+    async with shown((120, 36)) as hand:
+        console = hand.console
         await stages.at_job(104)(hand)
         hand.main.action_verb("cancel")
         await hand.opened(Confirm)
@@ -244,10 +235,8 @@ async def test_a_question_follows_its_job() -> None:
 
 
 async def test_notices_are_those_of_now() -> None:
-    console = world()
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        hand = Hand(console, pilot)
-        await console.begin(pilot)
+    async with shown((120, 36)) as hand:
+        console, pilot = hand.console, hand.pilot
         await stages_dialogs.notices(hand)
         assert "docker does not answer" not in console.screen_text
         console.snapshot = replace(sample.no_docker(), taken_at=NOW + timedelta(seconds=5))

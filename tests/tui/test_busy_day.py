@@ -56,8 +56,16 @@ def in_state(snapshot: Snapshot, state: JobState) -> frozenset[JobId]:
     return frozenset(job.id for job in snapshot.jobs if job.state is state)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: "x".join(map(str, size)))
-@pytest.mark.parametrize("waiting", [0, WAITING], ids=["waves", "always-more"])
+RUNS = [(size, waiting) for size in SIZES for waiting in (0, WAITING)]
+IN_LINE = ((SIZES[0], WAITING), (SIZES[2], 0))
+"""What the test line has: the narrowest screen with always more jobs, and the widest one with waves of them."""
+
+
+@pytest.mark.parametrize(
+    ("size", "waiting"),
+    [run if run in IN_LINE else pytest.param(*run, marks=pytest.mark.long) for run in RUNS],
+    ids=str,
+)
 async def test_what_counts_stays_in_sight_and_in_place(tmp_path: Path, size: tuple[int, int], waiting: int) -> None:
     day, watch = Day(tmp_path, seed=sum(size)), Watch("x".join(map(str, size)))
     console = Console()

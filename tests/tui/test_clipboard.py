@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gputui.tui.terminal import through_screen
+from tests.cases import cases
 from tests.needs import need
 from tests.tui.console import Console
 from tests.tui.foresight import until
@@ -62,7 +63,7 @@ def screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str
         terminal.communicate()
 
 
-@pytest.mark.parametrize(("setting", "more"), [("external", MORE), ("off", "")])
+@cases(("setting", "more"), [("external", MORE), ("off", "")])
 async def test_in_tmux_its_own_buffer_has_the_text(tmux: list[str], setting: str, more: str) -> None:
     await asyncio.to_thread(subprocess.check_call, [*tmux, "set-option", "-s", "set-clipboard", setting])
     assert await copied_id(Console()) == f"copied to tmux's buffer{more}: 101"
@@ -82,7 +83,7 @@ async def test_a_tmux_that_is_gone_leaves_the_terminal(monkeypatch: pytest.Monke
     assert await copied_id(Console()) == SENT
 
 
-@pytest.mark.parametrize(
+@cases(
     ("environ", "told"),
     [
         ({}, SENT),

@@ -6,7 +6,6 @@ import shlex
 import threading
 from datetime import timedelta
 
-import pytest
 from textual.pilot import Pilot
 
 from gputui.domain.container import ProcessRow, Shell
@@ -18,6 +17,7 @@ from gputui.tui.actions import ExitChoice
 from gputui.tui.screens.dialogs import CopyDialog, copied
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.pages import ProcessesScreen
+from tests.cases import cases
 from tests.factories import GIB, job
 from tests.tui.console import Console
 from tests.tui.sample import busy, rich_snapshot, secret_job, with_job
@@ -103,7 +103,7 @@ async def test_the_reason_for_missing_processes_is_shown() -> None:
         assert "the engine does not answer (is it up?)" in console.screen_text
 
 
-@pytest.mark.parametrize("size", [(80, 24), (200, 50)])
+@cases("size", [(80, 24), (200, 50)])
 async def test_the_processes_fit_the_screen(size: tuple[int, int]) -> None:
     console = Console(inside=FakeInside())
     async with console.app.run_test(size=size) as pilot:
@@ -169,9 +169,8 @@ async def test_a_read_only_console_has_processes_but_no_shell() -> None:
         assert {what for what, _ in inside.asked} == {"processes"}
 
 
-@pytest.mark.parametrize(
-    ("keys", "text"),
-    [(("y",), "101"), (("i",), "101"), (("n",), "llama-7b-sft"), (("k",), "c101"), (("escape",), "")],
+@cases(
+    ("keys", "text"), [(("y",), "101"), (("i",), "101"), (("n",), "llama-7b-sft"), (("k",), "c101"), (("escape",), "")]
 )
 async def test_the_text_to_copy_is_chosen_by_one_more_key(keys: tuple[str, ...], text: str) -> None:
     console = Console()
@@ -185,7 +184,7 @@ async def test_the_text_to_copy_is_chosen_by_one_more_key(keys: tuple[str, ...],
         assert isinstance(console.app.screen, Main)
 
 
-@pytest.mark.parametrize(("wide", "is_cut"), [(80, True), (200, False)])
+@cases(("wide", "is_cut"), [(80, True), (200, False)])
 async def test_texts_to_copy_are_cut_only_if_they_do_not_fit(wide: int, is_cut: bool) -> None:
     console = Console(with_job(rich_snapshot(), [secret_job()]))
     async with console.app.run_test(size=(wide, 30)) as pilot:

@@ -301,7 +301,7 @@ async def test_the_keys_of_a_search_in_the_log_come_first_and_help_stays() -> No
         assert keys.endswith("s submit  ? help  q quit ")
 
 
-@pytest.mark.parametrize("width", [60, 40, 20])
+@cases("width", [60, 40, 20])
 async def test_a_short_key_takes_the_room_that_a_longer_one_left_and_help_stays(width: int) -> None:
     console = Console()
     async with console.app.run_test(size=(width, 24)) as pilot:

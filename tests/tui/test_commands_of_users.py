@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
 from msgspec.structs import replace
 
 from gputui.domain.access import HOW_TO_USE, others_job
@@ -14,6 +13,7 @@ from gputui.engine.actions.context import LACKING
 from gputui.ports.backend import About
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.main import Main
+from tests.cases import cases
 from tests.factories import recurring
 from tests.tui.console import Console
 from tests.tui.sample import rich_snapshot
@@ -88,7 +88,7 @@ async def test_the_log_of_another_users_job_is_no_fault() -> None:
         assert "cannot be read" not in console.screen_text
 
 
-@pytest.mark.parametrize(("uid", "keys"), [(BOB, {"pause_recurring", "remove"}), (BOB - 1, set[str]())])
+@cases(("uid", "keys"), [(BOB, {"pause_recurring", "remove"}), (BOB - 1, set[str]())])
 async def test_keys_for_a_recurring_job_are_offered_to_who_added_it(uid: int, keys: set[str]) -> None:
     console = _console()
     console.snapshot = replace(console.snapshot, recurring=(replace(recurring(uid=uid), id=1),))

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 from datetime import timedelta
 
-import pytest
 from msgspec.structs import replace
 from rich.style import Style
 
@@ -314,7 +313,7 @@ async def test_the_console_shows_conditions_and_lists_all_under_now() -> None:
         assert "GPU 7" not in console.screen_text.splitlines()[0]
 
 
-@pytest.mark.parametrize("hint", [FIRST_HINT, DEMO_HINT])
+@cases("hint", [FIRST_HINT, DEMO_HINT])
 async def test_a_hint_for_newcomers_stays_until_the_first_key(hint: str) -> None:
     console = Console(healthy())
     console.app.services.hint.text = hint

@@ -25,7 +25,7 @@ from tests.cases import cases
 from tests.tui import days, plans, sample
 from tests.tui.console import Console
 from tests.tui.foresight import watched
-from tests.tui.pictures import SIZES, Look, looks_as_it_did, sizes_of, text_of
+from tests.tui.pictures import SIZES, Look, looks_as_it_did, quiet, sizes_of, text_of
 from tests.tui.test_commands_inside import FakeInside
 from tests.tui.test_logs_screen import FAILED
 from tests.tui.test_pictures import Compare
@@ -171,32 +171,17 @@ IN_WORDS = (
         ("✗ /var/lib/gputui/queue.json: no space is left on the device (free so…  !: all",),
     ),
     (
-        Look(Main, day=days.no_gpus, has_message=True),
-        ("No GPU to show: the driver works, but it lists no GPU. `lspci | grep -i",),
-    ),
-    (
         Look(Main, day=days.docker_hung, has_message=True),
         ("│ ✗ docker down", "✗ Docker at unix:///var/run/docker.sock did not answer in time (`syst…  !: all"),
     ),
     (Look(Main, day=days.late, has_message=True), ("! this view is 3m00s old: no news from the scheduler since",)),
-    (Look(Main, day=days.clock_back, has_message=True), ("<1m/8h", " 0:00 / 8h")),
-    (Look(Main, day=days.disk_low, has_message=True), ("│ ✗ GPU 7 lost  and 2 more: !",)),
-    (Look(Main, day=days.damaged, has_message=True), ("│ ✗ GPU 7 lost  and 2 more: !",)),
     (
         Look(Main, day=days.unreadable, has_message=True),
         ("✗ /var/lib/gputui/queue.json: not a queue of gputui: Expecting ',' de…  !: all",),
     ),
-    (Look(Main, day=days.all_held, has_message=True), ("PDh", "WAIT 1")),
-    (Look(Main, day=days.vanished, has_message=True), ("2/6 free", "HELD BY · 6x H100 80GB HBM3", "6 GPUs 26%")),
     (
         Look(Main, day=sample.no_docker, has_message=True),
         ("│ ✗ docker down", "✗ docker does not answer: cannot connect to unix:///var/run/docker.so…  !: all"),
-    ),
-    (Look(Main, day=sample.viewer, has_message=True), ("◐ serve",)),
-    (Look(Main, day=sample.warned, has_message=True), ("◐ serve", "│ ✗ GPU 7 lost")),
-    (
-        Look(Main, day=sample.nobody_leads, has_message=True),
-        ("○ nobody", "✗ no scheduler runs, so nothing starts: run `gputui serve`"),
     ),
     (
         Look(Main, day=sample.paused, has_message=True),
@@ -208,6 +193,24 @@ IN_WORDS = (
     ),
 )
 """Bad days that change a line of a screen, and the words by which they are known."""
+MAIN_IN_WORDS: tuple[tuple[Callable[[], Snapshot], tuple[str, ...]], ...] = (
+    (
+        days.no_gpus,
+        ("No GPU to show: the driver works, but it lists no GPU. `lspci | grep -i",),
+    ),
+    (days.clock_back, ("<1m/8h", " 0:00 / 8h")),
+    (days.disk_low, ("│ ✗ GPU 7 lost  and 2 more: !",)),
+    (days.damaged, ("│ ✗ GPU 7 lost  and 2 more: !",)),
+    (days.all_held, ("PDh", "WAIT 1")),
+    (days.vanished, ("2/6 free", "HELD BY · 6x H100 80GB HBM3", "6 GPUs 26%")),
+    (sample.viewer, ("◐ serve",)),
+    (sample.warned, ("◐ serve", "│ ✗ GPU 7 lost")),
+    (
+        sample.nobody_leads,
+        ("○ nobody", "✗ no scheduler runs, so nothing starts: run `gputui serve`"),
+    ),
+)
+"""The same for the main screen."""
 TINY = {
     "main-20x5": (Look(Main), (20, 5)),
     "main-40x10": (Look(Main, day=sample.paused), (40, 10)),
@@ -241,3 +244,13 @@ def test_small_terminals_match_their_pictures(snap_compare: Compare, name: str) 
 async def test_a_bad_day_is_told_in_words(look: Look, words: tuple[str, ...]) -> None:
     text = await text_of(look)
     assert [each for each in words if each not in text] == [], text
+
+
+async def test_bad_days_of_the_main_screen_are_told_in_words() -> None:
+    console = Console()
+    async with console.app.run_test(size=(80, 24), notifications=True) as pilot:
+        await console.begin(pilot)
+        for day, words in MAIN_IN_WORDS:
+            await console.show(pilot, day())
+            await quiet(console, pilot)
+            assert [each for each in words if each not in console.screen_text] == [], console.screen_text

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
+from tests.cases import cases
 from tests.tui.console import Console
 
 OPENING = (
@@ -24,7 +23,7 @@ OPENING = (
 )
 
 
-@pytest.mark.parametrize("what_if", ["always", "off"])
+@cases("what_if", ["always", "off"])
 async def test_a_screen_accepts_a_snapshot_before_it_is_mounted(what_if: str) -> None:
     console = Console(what_if=what_if)
     async with console.app.run_test(size=(120, 36)) as pilot:

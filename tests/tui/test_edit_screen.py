@@ -20,6 +20,7 @@ from gputui.tui.actions import ExitChoice
 from gputui.tui.screens.forms import Submit
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.what_if import WhatIf
+from tests.cases import cases
 from tests.factories import GIB, job
 from tests.tui import plans
 from tests.tui.console import Console
@@ -189,7 +190,7 @@ async def test_the_time_limit_of_a_running_job() -> None:
     assert console.store.get(runs.id).spec.time_limit == runs.spec.time_limit + timedelta(hours=2)
 
 
-@pytest.mark.parametrize("state", [JobState.CONFIGURING, JobState.RUNNING])
+@cases("state", [JobState.CONFIGURING, JobState.RUNNING])
 async def test_an_edit_of_a_job_that_has_started_is_refused(state: JobState) -> None:
     console = edited()
     async with opened(console) as (pilot, form):

@@ -26,6 +26,7 @@ from gputui.tui.screens.form_fields import FieldRow
 from gputui.tui.screens.forms import Submit
 from gputui.tui.screens.job_form import keep_submission, label, recent_submissions
 from gputui.tui.screens.main import Main
+from tests.cases import cases
 from tests.factories import GIB
 from tests.tui.console import Console
 from tests.tui.foresight import edit, judged, until
@@ -121,7 +122,7 @@ async def test_rare_fields_are_unfolded_and_a_fault_in_them_is_found() -> None:
         assert "no absolute target" in console.screen_text
 
 
-@pytest.mark.parametrize("keys", [("^N", "ctrl+n"), ("F3", "f3")])
+@cases("keys", [("^N", "ctrl+n"), ("F3", "f3")])
 async def test_key_bar_and_heading_agree_on_the_next_effect_of_a_key(keys: tuple[str, str]) -> None:
     shown, key = keys
     console = Console(console=ConsoleSettings("off", keys={"more_fields": (key,)} if shown == "F3" else {}))
@@ -142,7 +143,7 @@ async def test_a_form_that_opens_with_all_fields_says_how_to_have_fewer() -> Non
         assert "^N fewer" in console.screen_text
 
 
-@pytest.mark.parametrize("where", ["image", "env", "hold"])
+@cases("where", ["image", "env", "hold"])
 async def test_a_whole_line_is_pasted_anywhere(where: str) -> None:
     console = Console()
     async with opened(console) as (pilot, form):
@@ -170,7 +171,7 @@ async def test_a_line_typed_as_an_image_is_filled_in_rather_than_sent() -> None:
         assert isinstance(console.app.screen, Submit)
 
 
-@pytest.mark.parametrize("end", ["\n", "\r"])
+@cases("end", ["\n", "\r"])
 async def test_other_text_is_pasted_as_one_line(end: str) -> None:
     console = Console()
     async with opened(console) as (pilot, form):
@@ -180,7 +181,7 @@ async def test_other_text_is_pasted_as_one_line(end: str) -> None:
         assert form.draft()["command"].split() == ["python", "train.py", "--epochs", "3"]
 
 
-@pytest.mark.parametrize("size", [SMALL, (120, 36), (200, 50)])
+@cases("size", [SMALL, (120, 36), (200, 50)])
 async def test_a_blank_stands_between_each_label_and_its_field(size: tuple[int, int]) -> None:
     console = Console()
     async with opened(console, size) as (pilot, form):
@@ -426,7 +427,7 @@ class TestEditor:
             await edit(pilot)
             assert form.draft()["gpus"] == "3"
 
-    @pytest.mark.parametrize(("lines", "words"), [("exit 3", "ended with 3"), ("true", "")])
+    @cases(("lines", "words"), [("exit 3", "ended with 3"), ("true", "")])
     async def test_an_editor_that_changes_nothing_leaves_the_form(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, words: str
     ) -> None:
@@ -488,7 +489,7 @@ async def test_a_key_that_opens_a_line_may_come_with_its_text() -> None:
         assert console.audited() == []
 
 
-@pytest.mark.parametrize(("end", "is_entered"), [("\r", True), ("", False), ("\rrm -r x\r", False)])
+@cases(("end", "is_entered"), [("\r", True), ("", False), ("\rrm -r x\r", False)])
 async def test_only_a_single_line_that_came_with_its_enter_is_entered(end: str, is_entered: bool) -> None:
     console = Console()
     async with console.app.run_test(size=(104, 40)) as pilot:

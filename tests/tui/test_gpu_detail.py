@@ -73,7 +73,7 @@ def shown(console: Console) -> GpuDetailScreen:
     return screen
 
 
-@pytest.mark.parametrize("keys", [("shift+tab", "i"), ("i",), ("shift+tab", "j", "enter")])
+@cases("keys", [("shift+tab", "i"), ("i",), ("shift+tab", "j", "enter")])
 async def test_a_key_opens_the_page_and_enter_does_for_a_gpu_without_a_job(keys: tuple[str, ...]) -> None:
     console = Console(sample.linked())
     async with console.app.run_test(size=WIDE) as pilot:

@@ -101,7 +101,7 @@ def test_the_layout_that_fits_is_chosen(count: int, wide: int, most: int, kind: 
     assert (made.kind, made.across) == (kind, across)
 
 
-@pytest.mark.parametrize(("size", "least"), [((200, 50), 13), ((120, 36), 8), ((80, 24), 4)])
+@cases(("size", "least"), [((200, 50), 13), ((120, 36), 8), ((80, 24), 4)])
 async def test_the_queue_keeps_a_decent_height_beside_eight_gpus(size: tuple[int, int], least: int) -> None:
     console = Console()
     async with console.app.run_test(size=size) as pilot:
@@ -112,7 +112,7 @@ async def test_the_queue_keeps_a_decent_height_beside_eight_gpus(size: tuple[int
             assert name in console.screen_text
 
 
-@pytest.mark.parametrize(("count", "size"), [(16, (200, 50)), (64, (80, 24))])
+@cases(("count", "size"), [(16, (200, 50)), (64, (80, 24))])
 async def test_all_of_many_gpus_can_be_selected(count: int, size: tuple[int, int]) -> None:
     console = Console(sample.many_gpus(count))
     async with console.app.run_test(size=size) as pilot:
@@ -315,7 +315,7 @@ def test_the_beneficiary_of_a_reserved_gpu_is_named(window: Window, state: Windo
     assert kept_words([WindowView(window, state, gpus=(uuid(4),))], NOW) == expected
 
 
-@pytest.mark.parametrize("size", [(80, 24), (200, 50)])
+@cases("size", [(80, 24), (200, 50)])
 async def test_a_reservation_is_drawn_on_its_gpus(size: tuple[int, int]) -> None:
     now = WindowView(replace(ALICE, start=NOW - HOUR), WindowState.ACTIVE, gpus=(uuid(4), uuid(5)))
     console = Console(sample.rich_snapshot(windows=(now,)))

@@ -15,6 +15,7 @@ from textual.message import Message
 from gputui.tui import textual_internals
 from gputui.tui.input_queue import KeyAfterEscape, Pastes, UnmarkedPaste
 from gputui.tui.textual_internals import EscapeParser, NonblockingDriver
+from tests.cases import cases
 
 PRESSED = b"\x1b[<0;70;24M"
 
@@ -32,7 +33,7 @@ class Collecting(NonblockingDriver):
         self.exit_event.set()
 
 
-@pytest.mark.parametrize("cut", range(1, len(PRESSED)))
+@cases("cut", range(1, len(PRESSED)))
 async def test_a_click_in_two_parts_is_a_click_on_a_machine_that_just_stood_still(
     cut: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,7 +73,7 @@ async def read(data: bytes) -> Message:
     return driver.messages[0]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("data", "key", "alone"),
     [
         (b"\x1bs", "alt+s", "s"),
@@ -91,7 +92,7 @@ async def test_a_key_in_one_read_with_an_escape_is_marked(data: bytes, key: str,
     assert (message.key, message.alone.key) == (key, alone)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("data", "key"),
     [(b"\x1b[A", "up"), (b"\x1b\t", "shift+tab"), (b"\x1b[Z", "shift+tab"), (b"\x1bOP", "f1"), (b"\x1b", "escape")],
 )
@@ -131,7 +132,7 @@ async def read_parts(*parts: tuple[float, bytes]) -> list[str]:
 LINE = b"export PATH=/x\nrm -r y\n"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("parts", "expected"),
     [
         ([LINE], ["paste 'export PATH=/x\\nrm -r y\\n'"]),

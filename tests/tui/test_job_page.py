@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
-import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
@@ -198,7 +197,7 @@ class TestLogOfJobPage:
             await until(pilot, lambda: log.follower is not before)
             assert "attempt 2 of 2" in console.screen_text
 
-    @pytest.mark.parametrize("waits", [106, 107])
+    @cases("waits", [106, 107])
     async def test_the_log_is_absent_before_the_start(self, waits: int) -> None:
         console = Console()
         async with opened(console, (120, 60), waits) as (_, log):

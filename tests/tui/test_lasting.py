@@ -29,6 +29,7 @@ from gputui.tui.actions import ExitChoice, Undo
 from gputui.tui.screens.log_pane import HISTORY
 from gputui.tui.screens.main import Main
 from gputui.tui.widgets.queue_rows import Sorting
+from tests.cases import cases
 from tests.factories import ACTOR, FakeClock, job
 from tests.lane import in_its_lane
 from tests.memory_store import MemoryJobStore
@@ -99,7 +100,7 @@ async def test_drawn_lines_are_freed() -> None:
 
 
 @pytest.mark.usefixtures("few_objects")
-@pytest.mark.parametrize("number", HALVES)
+@cases("number", HALVES)
 async def test_a_closed_screen_is_freed(number: int) -> None:
     console = Console(what_if="always")
     async with console.app.run_test(size=(120, 36)) as pilot:
@@ -233,7 +234,7 @@ async def test_the_queue_of_marked_jobs_is_freed_once_none_is_marked() -> None:
 
 
 @pytest.mark.usefixtures("uncollected")
-@pytest.mark.parametrize("number", HALVES)
+@cases("number", HALVES)
 async def test_a_closed_screen_keeps_no_queue_though_something_keeps_the_screen(number: int) -> None:
     """The garbage collector would free a cycle, but it runs only every few minutes."""
     async with seen(what_if="always") as (console, pilot, kept):

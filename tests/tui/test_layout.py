@@ -6,7 +6,6 @@ import asyncio
 import json
 from pathlib import Path
 
-import pytest
 from textual.pilot import Pilot
 
 from gputui.tui.actions import ExitChoice
@@ -15,6 +14,7 @@ from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.panes import LEAST, PANES, PaneLayout, pane_of
 from gputui.tui.widgets.job_table import JobTable
+from tests.cases import cases
 from tests.tui.console import Console
 
 SIZE = (120, 36)
@@ -77,7 +77,7 @@ async def test_no_pane_is_squeezed_out() -> None:
             assert sum(heights(console).values()) == 21
 
 
-@pytest.mark.parametrize("size", [(1, 1), (20, 2), (20, 5), (40, 8), (40, 10)])
+@cases("size", [(1, 1), (20, 2), (20, 5), (40, 8), (40, 10)])
 async def test_no_pane_extends_beyond_a_small_screen(size: tuple[int, int]) -> None:
     console = Console()
     async with console.app.run_test(size=size) as pilot:
@@ -88,7 +88,7 @@ async def test_no_pane_extends_beyond_a_small_screen(size: tuple[int, int]) -> N
         assert sum(heights(console).values()) == SIZE[1] - 2 - heights_of_notices(console)
 
 
-@pytest.mark.parametrize("size", [(40, 10), (60, 12), (80, 12)])
+@cases("size", [(40, 10), (60, 12), (80, 12)])
 async def test_a_small_screen_shows_one_pane_and_tab_switches_to_the_other(
     size: tuple[int, int],
 ) -> None:
@@ -223,7 +223,7 @@ async def test_an_unchanged_layout_is_not_written(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-@pytest.mark.parametrize(
+@cases(
     "damage",
     [
         b"",

@@ -32,6 +32,7 @@ from gputui.tui.widgets.line_table import LineTable
 from gputui.tui.widgets.queue_folding import FOLD
 from gputui.tui.widgets.queue_tabs import Key
 from gputui.tui.widgets.status_bars import StatusBar
+from tests.cases import cases
 from tests.factories import NOW, job
 from tests.tui import sample
 from tests.tui.console import Console, steady
@@ -253,7 +254,7 @@ async def test_help_shows_every_key() -> None:
         assert isinstance(console.app.screen, Main)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("hand_over", "leads", "keys", "how"),
     [
         ("auto", False, ("q",), ExitChoice.PLAIN),
@@ -290,9 +291,9 @@ async def test_escape_closes_the_leave_dialog() -> None:
         assert console.app.is_running
 
 
-@pytest.mark.parametrize("key", ["ctrl+q", "ctrl+c"])
-@pytest.mark.parametrize("day", [sample.rich_snapshot, sample.viewer])
-@pytest.mark.parametrize("form", ["s", "B"])
+@cases("key", ["ctrl+q", "ctrl+c"])
+@cases("day", [sample.rich_snapshot, sample.viewer])
+@cases("form", ["s", "B"])
 async def test_the_input_of_a_form_outlives_the_question(form: str, day: Callable[[], Snapshot], key: str) -> None:
     console = Console(day())
     async with console.app.run_test(size=SIZE) as pilot:

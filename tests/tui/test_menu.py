@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
-import pytest
-
 from gputui.tui.app import Gputui
 from gputui.tui.commands import MENUS
 from gputui.tui.screens.dialogs import Prompt
@@ -19,6 +17,7 @@ from gputui.tui.screens.panes import Panes
 from gputui.tui.screens.process_view import GpuProcessesScreen
 from gputui.tui.screens.queue_pane import QueueController, QueueEditor
 from gputui.tui.widgets.status_bars import StatusBar
+from tests.cases import cases
 from tests.factories import uuid
 from tests.tui.every import eyes
 from tests.tui.every.hand import Hand
@@ -141,7 +140,7 @@ async def test_a_click_on_the_status_lists_all_that_is_wrong() -> None:
         await hand.opened(Notices)
 
 
-@pytest.mark.parametrize("how", ["escape", "left", "right"])
+@cases("how", ["escape", "left", "right"])
 async def test_closing_the_menu_does_nothing(how: str) -> None:
     async with opened() as hand:
         before = hand.console.audited()
@@ -176,7 +175,7 @@ async def test_custom_keys_are_named_and_a_read_only_console_offers_no_change() 
         assert {"detail", "columns", "zoom"} <= shown.keys()
 
 
-@pytest.mark.parametrize("size", [(80, 24), (60, 12)])
+@cases("size", [(80, 24), (60, 12)])
 async def test_the_menu_fits_the_smallest_screen(size: tuple[int, int]) -> None:
     async with opened(size) as hand:
         menu = await on_job(hand, 101, x=size[0] - 3)

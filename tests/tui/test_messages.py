@@ -13,19 +13,21 @@ from textual.screen import Screen
 from gputui.domain.snapshot import Snapshot
 from gputui.tui.screens.help import Help
 from gputui.tui.widgets.status_bars import MessageLine
+from tests.cases import cases
 from tests.factories import NOW
+from tests.lane import in_its_lane
 from tests.tui import sample
 from tests.tui.console import Console, steady, text_of
 from tests.tui.every import stages_screens
 from tests.tui.every.hand import Hand
-from tests.tui.every.row import Step
+from tests.tui.every.turns import Stored, tidy
 from tests.tui.every.world import world
 from tests.tui.foresight import until
-from tests.tui.test_behind_dialogs import DIALOGS, PAGES, show_logs
+from tests.tui.test_behind_dialogs import DIALOGS, PAGES, show_logs, shown
 
 SIZES = ((80, 24), (200, 50))
 LONG = "job 107 llama of alice is FAILED after 3h12m: exit code 1, " + "x" * 400
-Severity = Literal["information", "warning", "error"]
+SEVERITIES: tuple[Literal["information", "warning", "error"], ...] = ("information", "warning", "error")
 
 
 def row_of(screen: Screen[Any]) -> int:
@@ -41,31 +43,29 @@ def changed_rows(before: str, after: str) -> list[int]:
     return [y for y, (one, other) in enumerate(both) if one != other]
 
 
-@pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize("stage", [*DIALOGS, *PAGES], ids=lambda stage: stage.__name__.strip("_"))
-async def test_a_message_changes_the_row_of_messages_and_nothing_else(stage: Step, size: tuple[int, int]) -> None:
-    console = world()
-    async with console.app.run_test(size=size, notifications=True) as pilot:
-        hand = Hand(console, pilot)
-        await console.begin(pilot)
-        await stage(hand)
-        await hand.until(lambda: "Start  …" not in text_of(console.app), "all is read")
-        await show_logs(hand)
-        await steady(pilot, 10)
-        console.app.clear_notifications()
-        await steady(pilot)
-        before = text_of(console.app)
-        for severity in ("information", "warning", "error"):
-            console.app.notify(LONG, severity=severity)
+@pytest.mark.parametrize("size", [SIZES[0], in_its_lane(SIZES[1], is_long=True)], ids=str)
+async def test_a_message_changes_the_row_of_messages_and_nothing_else(size: tuple[int, int]) -> None:
+    async with shown(size) as hand:
+        app, pilot, stored = hand.app, hand.pilot, Stored.read(hand.console.store)
+        for place in (*DIALOGS, *PAGES):
+            await tidy(hand, stored)
+            await place(hand)
+            await show_logs(hand)
+            await steady(pilot, 5)
+            app.clear_notifications()
             await steady(pilot)
-            assert changed_rows(before, text_of(console.app)) == [row_of(console.app.screen)]
-        assert "job 107 llama of alice is FAILED" in text_of(console.app)
-        console.app.clear_notifications()
-        await steady(pilot)
-        assert text_of(console.app) == before
+            before = text_of(app)
+            for severity in SEVERITIES:
+                app.notify(LONG, severity=severity)
+                await pilot.pause()
+                assert changed_rows(before, text_of(app)) == [row_of(app.screen)]
+            assert "job 107 llama of alice is FAILED" in text_of(app)
+            app.clear_notifications()
+            await steady(pilot)
+            assert text_of(app) == before
 
 
-@pytest.mark.parametrize("size", SIZES, ids=str)
+@cases("size", SIZES)
 async def test_a_notice_that_comes_and_goes_moves_nothing(size: tuple[int, int]) -> None:
     console = Console()
 
@@ -87,7 +87,7 @@ async def test_a_notice_that_comes_and_goes_moves_nothing(size: tuple[int, int])
         assert "docker does not answer" not in console.screen_text.splitlines()[-2]
 
 
-@pytest.mark.parametrize("gesture", ["key", "click"])
+@cases("gesture", ["key", "click"])
 async def test_an_error_stays_until_a_key_or_click_once_it_could_be_read(gesture: str) -> None:
     console = Console()
     async with console.app.run_test(size=(120, 36)) as pilot:
@@ -136,7 +136,7 @@ async def test_the_newest_wins_and_problems_that_it_replaces_are_counted() -> No
         assert console.screen_text.splitlines()[-2].strip() == "! four  +2, ! shows all"
 
 
-@pytest.mark.parametrize("width", [80, 120, 200])
+@cases("width", [80, 120, 200])
 async def test_a_long_message_is_cut_and_says_where_the_whole_is(width: int) -> None:
     console = Console()
     async with console.app.run_test(size=(width, 24)) as pilot:

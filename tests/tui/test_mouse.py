@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-import pytest
 from textual import events
 from textual.containers import VerticalScroll
 from textual.widgets import Input, Static
@@ -18,6 +17,7 @@ from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.menu import CommandFinder
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.widgets.status_bars import FilterLine, KeyBar
+from tests.cases import cases
 from tests.tui.every import eyes, stages, stages_dialogs, stages_log
 from tests.tui.every.hand import Hand
 from tests.tui.every.row import Step
@@ -61,7 +61,7 @@ async def test_the_wheel_goes_through_a_log_that_has_no_focus() -> None:
         assert hand.app.focused is hand.queue
 
 
-@pytest.mark.parametrize("view", ["cards", "compact", "rows"])
+@cases("view", ["cards", "compact", "rows"])
 async def test_the_wheel_goes_through_gpus_however_they_are_drawn(view: str) -> None:
     async with opened(many_gpus(120), (240, 40)) as hand:
         while hand.main.panes.layout.grid != view:
@@ -136,7 +136,7 @@ async def test_a_click_on_the_title_of_a_log_pins_it_and_a_drag_does_not() -> No
         await hand.until(lambda: "● pinned" not in hand.console.screen_text)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("key", "words", "seen"),
     [
         ("c", "yes", lambda hand: eyes.actions(hand) == [("cancel", "job 107")]),
@@ -173,7 +173,7 @@ async def _filtering(hand: Hand) -> None:
     await hand.until(lambda: isinstance(hand.app.focused, Input))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("stage", "words"),
     [
         (_palette, "Esc cancel"),
@@ -213,9 +213,7 @@ async def test_each_key_of_a_hint_is_clicked_at_its_own_place() -> None:
         await hand.until(lambda: body.scroll_y == 0, "the second key scrolls up")
 
 
-@pytest.mark.parametrize(
-    ("words", "is_typed"), [("Enter keep", True), ("Esc show all", True), ("Esc shows all", False)]
-)
+@cases(("words", "is_typed"), [("Enter keep", True), ("Esc show all", True), ("Esc shows all", False)])
 async def test_the_hints_of_the_filter_are_clicked(words: str, is_typed: bool) -> None:
     async with opened() as hand:
         await _filtering(hand)

@@ -17,6 +17,7 @@ from gputui.domain.as_json import gpu_json, job_json, json_text
 from gputui.domain.snapshot import Snapshot
 from gputui.tui.screens.pages import Detail, GpuDetailScreen
 from gputui.tui.screens.process_view import GpuProcessesScreen
+from tests.lane import in_its_lane
 from tests.tui.busy_day import Day
 from tests.tui.console import Console, steady, text_of
 from tests.tui.every import stages_dialogs, stages_screens
@@ -226,7 +227,7 @@ def check(console: Console, read: Callable[[list[str], Told], Figures], told: To
     return len(figures)
 
 
-@pytest.mark.parametrize("size", [(80, 24), (200, 50)], ids=["80x24", "200x50"])
+@pytest.mark.parametrize("size", [(80, 24), in_its_lane((200, 50), is_long=True)], ids=str)
 async def test_each_number_on_the_screen_is_that_of_the_json(tmp_path: Path, size: tuple[int, int]) -> None:
     day, console = Day(tmp_path, seed=7), Console()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import pytest
 from msgspec.structs import replace
 from textual import events
 from textual.widgets import Input
@@ -115,7 +114,7 @@ def test_of_two_commands_of_one_name_the_available_one_is_first() -> None:
     assert [found.offer.why_not for found in find_commands(both, "starting waiting")] == ["", "No."]
 
 
-@pytest.mark.parametrize("clicks", [False, True])
+@cases("clicks", [False, True])
 async def test_unavailable_commands_say_why_and_do_nothing(clicks: bool) -> None:
     async with opened() as (hand, palette):
         await hand.press("escape", "plus")
@@ -207,7 +206,7 @@ async def test_a_second_choice_after_the_list_is_closed_changes_nothing() -> Non
         assert list(hand.app.screen_stack) == stack
 
 
-@pytest.mark.parametrize("size", [(40, 10), (20, 5), (300, 80)])
+@cases("size", [(40, 10), (20, 5), (300, 80)])
 async def test_the_palette_follows_the_size_of_the_screen(size: tuple[int, int]) -> None:
     async with opened() as (hand, palette):
         await hand.console.resize(hand.pilot, *size)

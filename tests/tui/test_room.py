@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
@@ -201,7 +200,7 @@ async def recalled(console: Console, pilot: Pilot[ExitChoice]) -> None:
     await console.settle(pilot)
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 36), (200, 50), (300, 80)])
+@cases("size", [(80, 24), (120, 36), (200, 50), (300, 80)])
 async def test_the_screen_of_an_idle_machine_is_not_half_empty(size: tuple[int, int]) -> None:
     console = Console(sample.empty_queue(), gpu_past=lambda: idle_for(60))
     async with console.app.run_test(size=size) as pilot:
@@ -213,7 +212,7 @@ async def test_the_screen_of_an_idle_machine_is_not_half_empty(size: tuple[int, 
         assert " 1h" in console.screen_text or size[1] < 30, "graphs of the last hour"
 
 
-@pytest.mark.parametrize(("minutes", "span"), [(1, "UTL 2m"), (4, "UTL 2m"), (10, "UTL 10m"), (40, "UTL 1h")])
+@cases(("minutes", "span"), [(1, "UTL 2m"), (4, "UTL 2m"), (10, "UTL 10m"), (40, "UTL 1h")])
 async def test_graphs_of_an_idle_machine_go_back_twice_as_far_as_is_recorded(minutes: int, span: str) -> None:
     console = Console(sample.empty_queue(), gpu_past=lambda: idle_for(minutes))
     async with console.app.run_test(size=(300, 80)) as pilot:

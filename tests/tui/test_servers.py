@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gputui.domain.cluster import Capability, Caps
 from gputui.domain.job_spec import server_of
 from gputui.domain.state import JobState
@@ -12,6 +10,7 @@ from gputui.tui.screens.dialogs import Choose, Confirm
 from gputui.tui.screens.forms import Submit
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.what_if import WhatIf
+from tests.cases import cases
 from tests.tui.console import Console
 from tests.tui.foresight import until
 from tests.tui.pictures import SIZES, Look, looks_as_it_did, sizes_of
@@ -100,7 +99,7 @@ async def test_there_is_no_forecast_for_jobs_of_two_servers() -> None:
         await until(pilot, lambda: "No forecast: each server has a queue of its own" in console.screen_text)
 
 
-@pytest.mark.parametrize("silent", [False, True])
+@cases("silent", [False, True])
 async def test_a_silent_server_is_told(silent: bool) -> None:
     console = Console(one_silent() if silent else two_servers())
     async with console.app.run_test(size=(200, 50)) as pilot:

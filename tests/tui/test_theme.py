@@ -112,7 +112,7 @@ class TestDesignedThemes:
                 shown = blended(palette.raised, palette.ink, int(share) / 100)
                 assert contrast(shown, palette.raised) >= least, f"{path.name}: {share}%"
 
-    @pytest.mark.parametrize("sight", SIGHTS)
+    @cases("sight", SIGHTS)
     def test_states_are_distinguishable_to_every_eye(self, name: str, sight: str) -> None:
         palette = DESIGNED[name]
         near = {
@@ -182,7 +182,7 @@ def test_sixteen_colours_are_not_rounded() -> None:
     assert rounded(ANSI) is ANSI
 
 
-@pytest.mark.parametrize(
+@cases(
     ("environ", "is_rounded"),
     [
         ({"TERM": "tmux-256color"}, True),
@@ -212,7 +212,7 @@ def test_borders_and_texts_of_style_sheets_are_readable(name: str, is_rounded: b
     assert min(contrast(on_terminal[word], on_terminal[ground]) for word in WRITTEN for ground in BEHIND) >= 4.5
 
 
-@pytest.mark.parametrize("name", ["nord", "textual-light", "gputui-light"])
+@cases("name", ["nord", "textual-light", "gputui-light"])
 async def test_style_sheets_have_these_colours_when_it_runs(name: str) -> None:
     console = Console(look=Appearance(name, is_rounded=True))
     async with console.app.run_test(size=(80, 24)) as pilot:
@@ -338,7 +338,7 @@ def colours_on(console: Console) -> set[str]:
     return {colour.name for colour in found}
 
 
-@pytest.mark.parametrize("name", ["gputui-light", "nord", "gputui-16", "ansi-light"])
+@cases("name", ["gputui-light", "nord", "gputui-16", "ansi-light"])
 async def test_a_theme_reaches_every_cell_at_once(name: str) -> None:
     console = Console()
     async with console.app.run_test(size=(120, 36)) as pilot:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from gputui.tui.present.cells import block_bar
 from gputui.tui.present.style import PLAIN
 from gputui.tui.present.timeline import legend
 from gputui.tui.themes import Appearance
+from tests.cases import cases
 from tests.tui import sample
 from tests.tui.console import Console
 from tests.tui.test_pictures import LOG, show_history
@@ -25,7 +25,7 @@ def _in_ascii(console: Console, width: int) -> bool:
     return console.screen_text.isascii() and {len(line) for line in lines} == {width}
 
 
-@pytest.mark.parametrize("size", [(80, 24), (161, 50)], ids=["80x24", "161x50"])
+@cases("size", [(80, 24), (161, 50)])
 async def test_the_main_screen_is_ascii(size: tuple[int, int]) -> None:
     console = Console(DAYS[0](), look=ASCII)
     console.logs.lines = {101: [*LOG, "训练 ✓ loss ↓ ▏███▏".encode()], 50: LOG}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import pytest
 from rich.cells import cell_len
 from textual.strip import Strip
 
@@ -16,6 +15,7 @@ from gputui.tui.present.job import JobContext, why
 from gputui.tui.widgets.gpu_grid import GpuCards, GpuGrid
 from gputui.tui.widgets.job_table import JobTable
 from gputui.tui.widgets.line_table import LineTable
+from tests.cases import cases
 from tests.factories import NOW, job
 from tests.tui import sample
 from tests.tui.console import Console
@@ -30,7 +30,7 @@ def _has_columns(table: LineTable[Any], y: int) -> bool:
     return key is not None and table.whole_line(key) is None
 
 
-@pytest.mark.parametrize("room", [79, 81, 101, 133, 167])
+@cases("room", [79, 81, 101, 133, 167])
 async def test_columns_are_aligned_with_their_titles(room: int) -> None:
     console = Console(sample.strange_names())
     async with console.app.run_test(size=(room, 31)) as pilot:
@@ -50,7 +50,7 @@ async def test_columns_are_aligned_with_their_titles(room: int) -> None:
                     assert before[-1] in " ▌"
 
 
-@pytest.mark.parametrize("keys", [("T",), ("question_mark",), ("enter",), ("v", "v"), ("v", "v", "v"), ("c",)])
+@cases("keys", [("T",), ("question_mark",), ("enter",), ("v", "v"), ("v", "v", "v"), ("c",)])
 async def test_lines_of_other_screens_are_as_wide_as_the_screen(keys: tuple[str, ...]) -> None:
     console = Console(sample.strange_names())
     async with console.app.run_test(size=(101, 31)) as pilot:

@@ -18,6 +18,7 @@ from gputui.tui.screens.timeline import TimelineScreen, TimelineTable
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.gpu_grid import GpuGrid
 from gputui.tui.widgets.log_follower import LogOf
+from tests.cases import cases
 from tests.domain.policy.test_sharing import row, sharing
 from tests.factories import NOW, job, running, uuid, view
 from tests.tui import plans, sample
@@ -310,7 +311,7 @@ async def test_the_rows_are_there_before_the_plan_and_a_failure_is_reported(monk
         await until(pilot, lambda: "The forecast failed: ZeroDivisionError: oops" in console.screen_text)
 
 
-@pytest.mark.parametrize("day", [sample.no_gpu, sample.stale, sample.empty_queue, sample.paused])
+@cases("day", [sample.no_gpu, sample.stale, sample.empty_queue, sample.paused])
 async def test_strange_snapshots_are_drawn(day: object) -> None:
     assert callable(day)
     console = watched(day())

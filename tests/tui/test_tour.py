@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from textual import events
 
+from tests.cases import cases
 from tests.tui.console import Console, steady
 from tests.tui.every.hand import Hand
 from tests.tui.every.world import Inside, world
@@ -91,7 +92,7 @@ def test_the_tables_have_these_tasks_and_the_same_keys() -> None:
 
 
 @pytest.mark.usefixtures("drawn")
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.title)
+@cases("task", TASKS)
 async def test_each_task_takes_five_keys_at_most(task: Task) -> None:
     console, words = world(what_if="always"), iter(task.words)
     console.logs.lines[FAILED] = [*NUMBERED, b"RuntimeError: CUDA out of memory", *NUMBERED]

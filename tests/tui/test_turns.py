@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
 from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Input
@@ -15,6 +14,7 @@ from gputui.tui.actions import ExitChoice
 from gputui.tui.input_queue import FRAME, KeyAfterEscape
 from gputui.tui.screens.forms import Submit
 from gputui.tui.screens.main import Main
+from tests.cases import cases
 from tests.tui import plans
 from tests.tui.console import Console
 from tests.tui.foresight import select, watched
@@ -46,7 +46,7 @@ async def done(console: Console, pilot: Pilot[ExitChoice]) -> None:
     await console.settle(pilot)
 
 
-@pytest.mark.parametrize("pause", [0, 0.003], ids=["in one packet", "each before the frame of the one before"])
+@cases("pause", [0, 0.003])
 async def test_a_filter_typed_at_once_is_complete(pause: float) -> None:
     console = Console()
     console.app.input_queue.delay = FRAME
@@ -86,7 +86,7 @@ async def test_keys_work_after_their_target_is_gone() -> None:
         assert console.app.screen.query_one("#filter", Input).value.endswith("c")
 
 
-@pytest.mark.parametrize("job_id", [101, 108])
+@cases("job_id", [101, 108])
 async def test_text_typed_right_after_an_edit_form_opened_reaches_its_time_limit(job_id: int) -> None:
     console = watched(plans.contended())
     async with console.app.run_test(size=(80, 24)) as pilot:
@@ -99,7 +99,7 @@ async def test_text_typed_right_after_an_edit_form_opened_reaches_its_time_limit
         assert console.app.screen.draft()["time_limit"] == "+1h"
 
 
-@pytest.mark.parametrize("size", [(80, 24), (80, 16)])
+@cases("size", [(80, 24), (80, 16)])
 async def test_keys_after_a_focus_change_go_to_the_new_pane(size: tuple[int, int]) -> None:
     console = Console()
     async with console.app.run_test(size=size) as pilot:

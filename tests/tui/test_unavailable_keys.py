@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
+from tests.cases import cases
 from tests.tui.console import Console
 
 
-@pytest.mark.parametrize(
+@cases(
     ("key", "words"),
     [
         ("x", "shell: Not now: it needs a running job."),

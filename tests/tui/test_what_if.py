@@ -31,6 +31,7 @@ from gputui.tui.screens.main import Main
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.gpu_grid import GpuGrid
 from gputui.tui.widgets.line_table import CellLines
+from tests.cases import cases
 from tests.factories import NOW, job, uuid
 from tests.tui import plans, sample
 from tests.tui.console import Console
@@ -127,7 +128,7 @@ def _has_answer(panel: WhatIf) -> bool:
     return panel.comparison is not None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("key", "job_id", "verb", "words"),
     [
         ("plus", 111, "priority", "job #111 dpo-sweep: priority 50 -> 60 (+10)"),
