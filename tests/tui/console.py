@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -249,3 +250,14 @@ class Console:
         """Publish a snapshot and wait until it is on the screen."""
         self.feed.publish(snapshot)
         await pilot.pause()
+
+
+@asynccontextmanager
+async def on_screen(
+    console: Console | None = None, size: tuple[int, int] = (80, 24)
+) -> AsyncIterator[tuple[Console, Pilot[ExitChoice]]]:
+    """Yield a console that shows its first snapshot on a terminal of this size, and its pilot."""
+    console = console or Console()
+    async with console.app.run_test(size=size) as pilot:
+        await console.begin(pilot)
+        yield console, pilot

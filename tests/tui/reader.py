@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from textual.pilot import Pilot
 
@@ -29,3 +31,13 @@ async def looked(pane: LogPane, pilot: Pilot[ExitChoice]) -> None:
         while not pane.reading.search.is_done or pane.is_loading or pane.paints_soon:
             await pilot.pause(0.005)
     await pilot.pause()
+
+
+@asynccontextmanager
+async def reading(
+    lines: list[bytes], size: tuple[int, int] = (100, 40), console: Console | None = None
+) -> AsyncIterator[tuple[Console, Pilot[ExitChoice], LogPane]]:
+    """Yield a console with that log of job 101 on its main screen and in focus, its pilot, and the pane."""
+    console = console or Console()
+    async with console.app.run_test(size=size) as pilot:
+        yield console, pilot, await begun(console, pilot, lines)

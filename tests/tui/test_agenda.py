@@ -11,6 +11,7 @@ from gputui.tui.widgets.line_table import CellLines
 from tests.cases import cases
 from tests.factories import NOW
 from tests.tui import plans, sample
+from tests.tui.console import on_screen
 from tests.tui.foresight import timeline_of, watched
 
 
@@ -62,9 +63,7 @@ def test_the_agenda_fits_its_space_and_counts_omissions(most: int) -> None:
 
 
 async def test_the_agenda_fills_the_space_left_by_the_gpus() -> None:
-    console = watched()
-    async with console.app.run_test(size=(110, 40)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), (110, 40)) as (console, pilot):
         screen = await timeline_of(console, pilot)
         assert screen.query_one("#agenda", CellLines).size.height == 40 - 6 - 1 - 8
         assert "Coming next" in console.screen_text

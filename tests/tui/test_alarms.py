@@ -11,7 +11,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.tui.screens.pages import Detail
 from gputui.tui.screens.process_view import GpuProcessesScreen, GpuProcessTable
 from tests.factories import NOW, snapshot
-from tests.tui.console import Console
+from tests.tui.console import Console, on_screen
 from tests.tui.occupied import FOREIGN, occupied, occupied_console
 from tests.tui.test_process_view import shows, until
 
@@ -28,9 +28,7 @@ def with_idle() -> Snapshot:
 
 
 async def test_one_key_leads_to_the_job_and_again_to_the_process() -> None:
-    console = occupied_console(with_idle())
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(occupied_console(with_idle()), (120, 36)) as (console, pilot):
         assert shows(console, "2 GPUs idle 40m: #101, pid 300 bob")
         await pilot.press("F")
         await until(pilot, lambda: isinstance(console.app.screen, Detail))
@@ -48,17 +46,13 @@ async def test_one_key_leads_to_the_job_and_again_to_the_process() -> None:
 
 
 async def test_without_an_alarm_the_key_says_so() -> None:
-    console = Console(snapshot(gpus=2))
-    async with console.app.run_test(size=(100, 30)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(snapshot(gpus=2)), (100, 30)) as (console, pilot):
         await pilot.press("F")
         await until(pilot, lambda: "no job, process or GPU needs attention" in console.told)
 
 
 async def test_the_filter_shows_jobs_that_leave_gpus_idle() -> None:
-    console = occupied_console(with_idle())
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(occupied_console(with_idle()), (120, 36)) as (console, pilot):
         await pilot.press("slash", *"is:idle", "enter")
         await until(pilot, lambda: shows(console, "is:idle"))
         assert shows(console, "! GPU 0 idle 40m")

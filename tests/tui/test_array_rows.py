@@ -16,7 +16,7 @@ from gputui.tui.widgets.queue_tabs import QueueTab
 from tests.cases import cases
 from tests.factories import NOW, array, job, running
 from tests.tui import sample
-from tests.tui.console import Console
+from tests.tui.console import Console, on_screen
 from tests.tui.test_queue import wait_until
 
 COUNT = 100_000
@@ -165,9 +165,9 @@ class TestMarks:
 
 class TestConsole:
     async def test_actions_are_about_one_element_or_about_all(self) -> None:
-        console = Console(picture(job(1), array(range(500), first=7, limit=8, name="sweep")))
-        async with console.app.run_test(size=(120, 36)) as pilot:
-            await console.begin(pilot)
+        async with on_screen(
+            Console(picture(job(1), array(range(500), first=7, limit=8, name="sweep"))), (120, 36)
+        ) as (console, pilot):
             table = console.app.screen_stack[0].query_one(JobTable)
             table.move_to(table.keys.index(-506))
             await console.press(pilot, "h")
@@ -178,9 +178,9 @@ class TestConsole:
             assert console.audited()[1:] == [("priority", "job 107")]
 
     async def test_a_folded_row_is_moved_as_one(self) -> None:
-        console = Console(picture(job(1), array(range(500), first=7, limit=8, name="sweep")))
-        async with console.app.run_test(size=(120, 36)) as pilot:
-            await console.begin(pilot)
+        async with on_screen(
+            Console(picture(job(1), array(range(500), first=7, limit=8, name="sweep"))), (120, 36)
+        ) as (console, pilot):
             table = console.app.screen_stack[0].query_one(JobTable)
             table.move_to(table.keys.index(-506))
             await pilot.press("K")
@@ -188,9 +188,7 @@ class TestConsole:
             assert console.audited() == [("move", "array 7")]
 
     async def test_ids_of_unfolded_elements_are_shown_whole(self) -> None:
-        console = Console(picture(job(1), ENTRY))
-        async with console.app.run_test(size=(80, 24)) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(picture(job(1), ENTRY)), (80, 24)) as (console, pilot):
             table = console.app.screen_stack[0].query_one(JobTable)
             table.move_to(table.keys.index(-LAST))
             await pilot.press("o", "end")
@@ -199,9 +197,9 @@ class TestConsole:
             assert "7_99999" not in console.screen_text
 
     async def test_the_page_of_a_folded_row_is_about_all_its_elements(self) -> None:
-        console = Console(picture(job(1), array(range(500), first=7, limit=8, name="sweep")))
-        async with console.app.run_test(size=(120, 36)) as pilot:
-            await console.begin(pilot)
+        async with on_screen(
+            Console(picture(job(1), array(range(500), first=7, limit=8, name="sweep"))), (120, 36)
+        ) as (console, pilot):
             table = console.app.screen_stack[0].query_one(JobTable)
             table.move_to(table.keys.index(-506))
             await console.press(pilot, "enter")

@@ -43,7 +43,7 @@ from gputui.tui.widgets.status_bars import StatusBar
 from tests.factories import NOW, uuid, view
 from tests.lane import in_its_lane
 from tests.tui import sample
-from tests.tui.console import steady, text_of
+from tests.tui.console import on_screen, steady, text_of
 from tests.tui.every import stages, stages_dialogs, stages_screens
 from tests.tui.every.hand import Hand
 from tests.tui.every.row import Step
@@ -268,9 +268,7 @@ async def test_two_dialogs_let_the_screen_be_seen_and_typed_text_is_not_lost() -
 
 @pytest.mark.usefixtures("drawn_at_once")
 async def test_a_change_behind_a_dialog_draws_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    console = world()
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(world(), (120, 36)) as (console, pilot):
         await stages_dialogs.reservation(Hand(console, pilot))
         await steady(pilot)
         drawn: list[int] = []

@@ -19,7 +19,7 @@ from gputui.tui.screens.main import Main
 from gputui.tui.screens.pages import ProcessesScreen
 from tests.cases import cases
 from tests.factories import GIB, job
-from tests.tui.console import Console
+from tests.tui.console import Console, on_screen
 from tests.tui.sample import busy, rich_snapshot, secret_job, with_job
 
 ROWS = (
@@ -72,9 +72,7 @@ async def test_processes_are_shown_the_users_of_gpu_memory_first() -> None:
     node = rich_snapshot().nodes[0]
     holders = tuple(busy(i, 101, holders=(Holder("job", "llama", "alice", 4003, None, 5 * GIB),)) for i in (0, 1))
     snapshot = rich_snapshot(nodes=(node.__class__("node1", (*holders, *node.gpus[2:]), node.probe),))
-    console = Console(snapshot, inside=inside)
-    async with console.app.run_test(size=(100, 30)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(snapshot, inside=inside), (100, 30)) as (console, pilot):
         _on(console, 101)
         await pilot.press("X")
         await pilot.pause()
@@ -93,9 +91,7 @@ async def test_processes_are_shown_the_users_of_gpu_memory_first() -> None:
 async def test_the_reason_for_missing_processes_is_shown() -> None:
     inside = FakeInside()
     inside.error = GputuiError("the engine does not answer", hint="is it up?")
-    console = Console(inside=inside)
-    async with console.app.run_test(size=(100, 30)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(inside=inside), (100, 30)) as (console, pilot):
         _on(console, 101)
         await pilot.press("X")
         await pilot.pause()
@@ -105,9 +101,7 @@ async def test_the_reason_for_missing_processes_is_shown() -> None:
 
 @cases("size", [(80, 24), (200, 50)])
 async def test_the_processes_fit_the_screen(size: tuple[int, int]) -> None:
-    console = Console(inside=FakeInside())
-    async with console.app.run_test(size=size) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(inside=FakeInside()), size) as (console, pilot):
         _on(console, 101)
         await pilot.press("X")
         await pilot.pause()
@@ -118,9 +112,7 @@ async def test_the_processes_fit_the_screen(size: tuple[int, int]) -> None:
 
 async def test_only_a_running_job_has_processes_and_a_shell() -> None:
     inside = FakeInside()
-    console = Console(inside=inside)
-    async with console.app.run_test(size=(100, 30)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(inside=inside), (100, 30)) as (console, pilot):
         _on(console, 107)
         await pilot.press("X", "x")
         await _settled(pilot, console)
@@ -130,9 +122,7 @@ async def test_only_a_running_job_has_processes_and_a_shell() -> None:
 
 async def test_a_terminal_that_cannot_be_suspended_is_reported() -> None:
     inside = FakeInside()
-    console = Console(inside=inside)
-    async with console.app.run_test(size=(100, 30)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(inside=inside), (100, 30)) as (console, pilot):
         _on(console, 101)
         await pilot.press("x")
         await _settled(pilot, console)
@@ -143,9 +133,7 @@ async def test_a_terminal_that_cannot_be_suspended_is_reported() -> None:
 async def test_the_reason_for_a_missing_shell_is_shown() -> None:
     inside = FakeInside()
     inside.error = GputuiError("the container has no shell: its image has no sh")
-    console = Console(inside=inside)
-    async with console.app.run_test(size=(100, 30)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(inside=inside), (100, 30)) as (console, pilot):
         _on(console, 101)
         await pilot.press("x")
         await _settled(pilot, console)
@@ -154,9 +142,10 @@ async def test_the_reason_for_a_missing_shell_is_shown() -> None:
 
 async def test_a_read_only_console_has_processes_but_no_shell() -> None:
     inside = FakeInside()
-    console = Console(inside=inside, console=ConsoleSettings(read_only=True))
-    async with console.app.run_test(size=(100, 30)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(inside=inside, console=ConsoleSettings(read_only=True)), (100, 30)) as (
+        console,
+        pilot,
+    ):
         _on(console, 101)
         await pilot.press("x")
         await _settled(pilot, console)
@@ -173,9 +162,7 @@ async def test_a_read_only_console_has_processes_but_no_shell() -> None:
     ("keys", "text"), [(("y",), "101"), (("i",), "101"), (("n",), "llama-7b-sft"), (("k",), "c101"), (("escape",), "")]
 )
 async def test_the_text_to_copy_is_chosen_by_one_more_key(keys: tuple[str, ...], text: str) -> None:
-    console = Console()
-    async with console.app.run_test(size=(100, 30)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (100, 30)) as (console, pilot):
         _on(console, 101)
         await console.press(pilot, "y")
         assert isinstance(console.app.screen, CopyDialog)
@@ -186,9 +173,7 @@ async def test_the_text_to_copy_is_chosen_by_one_more_key(keys: tuple[str, ...],
 
 @cases(("wide", "is_cut"), [(80, True), (200, False)])
 async def test_texts_to_copy_are_cut_only_if_they_do_not_fit(wide: int, is_cut: bool) -> None:
-    console = Console(with_job(rich_snapshot(), [secret_job()]))
-    async with console.app.run_test(size=(wide, 30)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(with_job(rich_snapshot(), [secret_job()])), (wide, 30)) as (console, pilot):
         _on(console, 101)
         await console.press(pilot, "y")
         [line] = [line for line in console.screen_text.splitlines() if "GPU-0000" in line and "GPUs" in line]

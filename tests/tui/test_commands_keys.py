@@ -21,7 +21,7 @@ from gputui.tui.screens.help import Context, Help, arranged, help_lines
 from gputui.tui.screens.main import Main
 from tests.cases import cases
 from tests.factories import NOW
-from tests.tui.console import Console
+from tests.tui.console import Console, on_screen
 from tests.tui.sample import empty_queue, paused
 
 
@@ -132,9 +132,7 @@ def test_invalid_tables_of_keys_are_refused(tmp_path: Path, text: str) -> None:
 
 
 async def test_a_custom_key_works_and_the_default_one_does_not() -> None:
-    console = _console({"hold": ("f6",), "down": ("f8",), "quit": ("f10",)})
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(_console({"hold": ("f6",), "down": ("f8",), "quit": ("f10",)}), (120, 36)) as (console, pilot):
         main = console.app.screen
         assert isinstance(main, Main)
         before = main.queue.cursor
@@ -150,9 +148,7 @@ async def test_a_custom_key_works_and_the_default_one_does_not() -> None:
 
 
 async def test_footer_help_and_palette_show_the_custom_key() -> None:
-    console = _console({"hold": ("f6",), "follow": (), "finished": ("f",)})
-    async with console.app.run_test(size=(120, 90)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(_console({"hold": ("f6",), "follow": (), "finished": ("f",)}), (120, 90)) as (console, pilot):
         footer = console.screen_text.splitlines()[-1]
         assert " log " not in footer
         main = console.app.screen
@@ -174,9 +170,7 @@ async def test_footer_help_and_palette_show_the_custom_key() -> None:
 
 
 async def test_help_begins_with_the_keys_of_the_focused_pane() -> None:
-    console = Console()
-    async with console.app.run_test(size=(120, 60)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (120, 60)) as (console, pilot):
         await console.press(pilot, "question_mark")
         assert re.search(r"│ +Jobs +while the queue has the focus", console.screen_text.splitlines()[4])
         await console.press(pilot, "escape", "tab", "question_mark")
@@ -199,9 +193,7 @@ def test_help_can_be_read_on_a_screen_of_any_width(room: int) -> None:
 
 
 async def test_help_is_searched_by_words_and_by_key() -> None:
-    console = Console()
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (120, 36)) as (console, pilot):
         await console.press(pilot, "question_mark", "slash", *"waiting head")
         shown = [line for line in console.screen_text.splitlines() if line.count("│") == 2]
         assert any("Put the waiting job at the head" in line for line in shown)
@@ -218,9 +210,7 @@ async def test_help_is_searched_by_words_and_by_key() -> None:
 
 
 async def test_a_command_without_a_key_runs_from_the_palette() -> None:
-    console = _console({"notices": ()})
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(_console({"notices": ()}), (120, 36)) as (console, pilot):
         await console.press(pilot, "exclamation_mark")
         assert isinstance(console.app.screen, Main)
         await console.press(pilot, "colon", *"notices")
@@ -251,9 +241,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
 
 
 async def test_every_text_names_the_configured_key() -> None:
-    console = _console(OTHERS)
-    async with console.app.run_test(size=(160, 40)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(_console(OTHERS), (160, 40)) as (console, pilot):
         assert " f4 queue" in console.screen_text.lower()
         main = console.app.screen
         assert isinstance(main, Main)
@@ -292,9 +280,7 @@ async def test_an_empty_queue_names_the_key_of_the_form() -> None:
 
 
 async def test_the_keys_of_a_search_in_the_log_come_first_and_help_stays() -> None:
-    console = Console()
-    async with console.app.run_test(size=(80, 24)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (80, 24)) as (console, pilot):
         await console.press(pilot, "f", "slash", "e", "enter")
         keys = console.screen_text.splitlines()[-1]
         assert keys.startswith(" n/N next  Esc show all  / search  e error  & only")
@@ -303,9 +289,7 @@ async def test_the_keys_of_a_search_in_the_log_come_first_and_help_stays() -> No
 
 @cases("width", [60, 40, 20])
 async def test_a_short_key_takes_the_room_that_a_longer_one_left_and_help_stays(width: int) -> None:
-    console = Console()
-    async with console.app.run_test(size=(width, 24)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (width, 24)) as (console, pilot):
         await console.press(pilot, "shift+tab")
         keys = console.screen_text.splitlines()[-1]
         assert "? help  q quit" in keys

@@ -20,7 +20,7 @@ from gputui.tui.present.cells import Cell
 from gputui.tui.present.status import status_line
 from tests.cases import cases
 from tests.factories import NOW, FakeClock, array, running, uuid
-from tests.tui.console import Console
+from tests.tui.console import Console, on_screen
 from tests.tui.sample import disk_full, gpus, rich_snapshot, stale, with_job, with_node
 
 
@@ -304,8 +304,7 @@ async def test_a_failed_job_is_told_and_the_log_shows_when(monkeypatch: pytest.M
     console = Console()
     sent: list[str] = []
     monkeypatch.setattr(console.app, "send", sent.append)
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(console, (120, 36)) as (_, pilot):
         assert console.told == []
         await console.show(pilot, with_job(console.snapshot, [job_over(101)]))
         assert console.told[-1].startswith("Job 101 train-101 (alice) failed")

@@ -15,7 +15,7 @@ from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.main import Main
 from tests.cases import cases
 from tests.factories import recurring
-from tests.tui.console import Console
+from tests.tui.console import Console, on_screen
 from tests.tui.sample import rich_snapshot
 
 BOB = 1002
@@ -34,9 +34,7 @@ def _console(*own: JobId) -> Console:
 
 
 async def test_a_job_of_another_user_offers_no_key_that_changes_it() -> None:
-    console = _console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(_console(), SIZE) as (console, pilot):
         footer = console.screen_text.splitlines()[-1]
         assert "f log" in footer
         assert "submit" in footer
@@ -53,9 +51,7 @@ async def test_a_job_of_another_user_offers_no_key_that_changes_it() -> None:
 
 
 async def test_ones_own_jobs_are_changed_as_ever_and_those_of_others_among_the_marked_stay() -> None:
-    console = _console(101)
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(_console(101), SIZE) as (console, pilot):
         await console.press(pilot, "asterisk", "c", "y")
         await console.settle(pilot)
         assert console.audited() == [("cancel", "job 101")]
@@ -63,9 +59,7 @@ async def test_ones_own_jobs_are_changed_as_ever_and_those_of_others_among_the_m
 
 async def test_a_viewers_console_is_read_only_and_says_who_can_change_that() -> None:
     about = About("node1", "carol", "", Caps("gputui", LACKING), own_uid=BOB, only_looks=HOW_TO_USE)
-    console = Console(about=about)
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(about=about), SIZE) as (console, pilot):
         assert console.screen_text.startswith(" read-only │ ")
         await console.press(pilot, "s")
         assert console.told[-1].endswith(
@@ -77,8 +71,7 @@ async def test_a_viewers_console_is_read_only_and_says_who_can_change_that() -> 
 async def test_the_log_of_another_users_job_is_no_fault() -> None:
     console = _console()
     console.logs.error = others_job(rich_snapshot().jobs[0], "read its output")
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(console, SIZE) as (_, pilot):
         pane = console.app.screen.query_one(LogPane)
         assert pane.follower is not None
         assert await asyncio.to_thread(pane.follower.join, 10)
@@ -92,8 +85,7 @@ async def test_the_log_of_another_users_job_is_no_fault() -> None:
 async def test_keys_for_a_recurring_job_are_offered_to_who_added_it(uid: int, keys: set[str]) -> None:
     console = _console()
     console.snapshot = replace(console.snapshot, recurring=(replace(recurring(uid=uid), id=1),))
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(console, SIZE) as (_, pilot):
         main = console.app.screen
         assert isinstance(main, Main)
         main.jobs.action_tab("recurring")

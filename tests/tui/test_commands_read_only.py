@@ -6,7 +6,7 @@ from gputui.domain.action import Hold
 from gputui.domain.settings import ConsoleSettings
 from gputui.tui.actions import ActionRequested
 from gputui.tui.commands import COMMANDS, bindings, places
-from tests.tui.console import Console
+from tests.tui.console import Console, on_screen
 from tests.tui.sample import viewer
 
 
@@ -15,9 +15,7 @@ def _looker() -> Console:
 
 
 async def test_read_only_consoles_offer_no_key_that_changes_anything() -> None:
-    console = _looker()
-    async with console.app.run_test(size=(200, 50)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(_looker(), (200, 50)) as (console, pilot):
         assert console.screen_text.startswith(" read-only │ gputui")
         footer = console.screen_text.splitlines()[-1]
         assert "f log" in footer

@@ -12,7 +12,7 @@ from gputui.engine.actions.actions import Actions
 from gputui.tui.actions import ActionRequested
 from gputui.tui.screens.main import Main
 from tests.factories import ACTOR, uuid
-from tests.tui.console import Console
+from tests.tui.console import Console, on_screen
 
 
 def _on(console: Console, job_id: int) -> None:
@@ -22,9 +22,7 @@ def _on(console: Console, job_id: int) -> None:
 
 
 async def test_actions_are_undone_one_by_one_and_named() -> None:
-    console = Console()
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (120, 36)) as (console, pilot):
         _on(console, 107)
         await console.press(pilot, "plus", "h")
         assert console.store.get(107).priority == 60
@@ -40,9 +38,7 @@ async def test_actions_are_undone_one_by_one_and_named() -> None:
 
 
 async def test_undo_keeps_later_changes_of_others() -> None:
-    console = Console()
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (120, 36)) as (console, pilot):
         _on(console, 107)
         await console.press(pilot, "plus")
         Actions(console.store, console.clock, ACTOR).act(SetPriority((107,), 3))
@@ -52,9 +48,7 @@ async def test_undo_keeps_later_changes_of_others() -> None:
 
 
 async def test_an_undone_drain_names_the_gpu_as_on_the_screen() -> None:
-    console = Console()
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (120, 36)) as (console, pilot):
         await console.press(pilot, "shift+tab", "d", *"dust", "enter")
         assert uuid(0) in console.store.controls().drains
         await console.press(pilot, "u")
@@ -80,9 +74,7 @@ async def test_a_failed_action_cannot_be_undone() -> None:
 
 
 async def test_many_jobs_of_one_action_are_undone_together() -> None:
-    console = Console()
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (120, 36)) as (console, pilot):
         console.app.screen.post_message(ActionRequested(Hold((106, 107, 108, 110))))
         await console.settle(pilot)
         Actions(console.store, console.clock, ACTOR).act(Release((106,)))
@@ -93,8 +85,6 @@ async def test_many_jobs_of_one_action_are_undone_together() -> None:
 
 
 async def test_a_read_only_console_has_nothing_to_undo() -> None:
-    console = Console(console=ConsoleSettings("off", read_only=True))
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(console=ConsoleSettings("off", read_only=True)), (120, 36)) as (console, pilot):
         await console.press(pilot, "u")
         assert [told.split(".")[0] for told in console.told] == ["undo: Not here: this console is read-only"]

@@ -17,7 +17,7 @@ from gputui.tui.present.cells import Cell
 from gputui.tui.textual_internals import ExactCompositor, cut
 from gputui.tui.widgets.job_table import JobTable
 from gputui.tui.widgets.queue_tabs import Key
-from tests.tui.console import Console, steady
+from tests.tui.console import Console, on_screen, steady
 
 KEYS = ("down", "up", "j", "k", "tab", "shift+tab", "space", "pagedown", "home", "end", "enter", "escape", "slash", "z")
 
@@ -40,9 +40,7 @@ def test_parts_of_a_line_are_cut_as_textual_cuts_them(texts: list[str], x: int, 
 
 @pytest.mark.usefixtures("drawn_at_once")
 async def test_a_cursor_key_draws_only_the_old_and_the_new_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    console = Console()
-    async with console.app.run_test(size=(200, 50)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (200, 50)) as (console, pilot):
         await console.press(pilot, "home")
         await steady(pilot)
         drawn: list[tuple[str, int]] = []
@@ -62,9 +60,7 @@ async def test_a_cursor_key_draws_only_the_old_and_the_new_row(monkeypatch: pyte
 
 
 async def test_a_cursor_key_makes_only_the_old_and_the_new_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    console = Console()
-    async with console.app.run_test(size=(120, 24)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (120, 24)) as (console, pilot):
         await console.press(pilot, "home")
         table, made = console.app.screen.query_one(JobTable), set[Key]()
         whole = table.cell_of
@@ -99,8 +95,7 @@ async def test_partial_updates_equal_the_whole_screen(monkeypatch: pytest.Monkey
     monkeypatch.setattr(ExactCompositor, "render_partial_update", checked)
     console = Console()
     chosen = random.Random(20261122)
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(console, (120, 36)) as (_, pilot):
         for _ in range(50):
             await pilot.press(chosen.choice(KEYS))
             if chosen.random() < 0.1:

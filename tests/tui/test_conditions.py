@@ -33,7 +33,7 @@ from gputui.tui.present.style import AMBER, PLAIN, RED, VIOLET
 from gputui.tui.screens.help import notice_lines
 from tests.cases import cases
 from tests.factories import NOW, job, sample, snapshot, uuid, view
-from tests.tui.console import Console
+from tests.tui.console import Console, on_screen
 from tests.tui.sample import HERE, HOST, OK, rich_snapshot
 
 AGO = NOW - timedelta(minutes=20)
@@ -300,9 +300,7 @@ def test_now_lists_each_condition_with_its_begin_and_remedy() -> None:
 
 
 async def test_the_console_shows_conditions_and_lists_all_under_now() -> None:
-    console = Console(rich_snapshot())
-    async with console.app.run_test(size=(200, 50)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(rich_snapshot()), (200, 50)) as (console, pilot):
         assert "✗ GPU 7 lost  ! 2 failed in 1h  GPU 3 in foreign use  GPU 6 drained" in console.screen_text
         await pilot.press("exclamation_mark")
         await pilot.pause()
@@ -317,8 +315,7 @@ async def test_the_console_shows_conditions_and_lists_all_under_now() -> None:
 async def test_a_hint_for_newcomers_stays_until_the_first_key(hint: str) -> None:
     console = Console(healthy())
     console.app.services.hint.text = hint
-    async with console.app.run_test(size=(80, 24)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(console, (80, 24)) as (_, pilot):
         *_, line, keys = console.screen_text.splitlines()
         assert line.strip().endswith(": finds a command by name")
         assert all(f"{key} " not in keys for key in re.findall(r"(\S+) (?:changes|lists|finds) ", line))

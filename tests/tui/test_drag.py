@@ -19,7 +19,7 @@ from gputui.tui.screens.queue_pane import Drag
 from gputui.tui.screens.what_if import WhatIf
 from tests.factories import NOW, job
 from tests.tui import plans
-from tests.tui.console import Console
+from tests.tui.console import Console, on_screen
 from tests.tui.foresight import opened, select, until, watched
 
 SETTINGS = replace(Settings(), policy=plans.KEPT)
@@ -48,9 +48,7 @@ def queue() -> Snapshot:
 
 
 async def test_keys_in_the_panel_move_it_on_and_the_forecast_follows() -> None:
-    console = watched(queue())
-    async with console.app.run_test(size=(120, 40)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(queue()), (120, 40)) as (console, pilot):
         await select(console, 114)
         await pilot.press("K")
         panel = await panel_of(console, pilot)
@@ -73,9 +71,7 @@ async def test_keys_in_the_panel_move_it_on_and_the_forecast_follows() -> None:
 
 
 async def test_keys_pressed_before_the_forecast_all_count() -> None:
-    console = watched(queue())
-    async with console.app.run_test(size=(120, 40)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(queue()), (120, 40)) as (console, pilot):
         await select(console, 115)
         main = console.app.screen
         assert isinstance(main, Main)
@@ -89,9 +85,7 @@ async def test_keys_pressed_before_the_forecast_all_count() -> None:
 
 
 async def test_another_key_in_the_panel_replaces_pending_steps() -> None:
-    console = watched(queue())
-    async with console.app.run_test(size=(120, 40)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(queue()), (120, 40)) as (console, pilot):
         await select(console, 113)
         panel = await opened(console, pilot, "plus")
         panel.action_drag(-1)
@@ -102,9 +96,7 @@ async def test_another_key_in_the_panel_replaces_pending_steps() -> None:
 
 
 async def test_the_panel_says_why_it_goes_no_further() -> None:
-    console = watched(queue())
-    async with console.app.run_test(size=(120, 40)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(queue()), (120, 40)) as (console, pilot):
         await select(console, 112)
         await pilot.press("K")
         panel = await panel_of(console, pilot)
@@ -118,9 +110,7 @@ async def test_the_panel_says_why_it_goes_no_further() -> None:
 
 
 async def test_other_actions_ignore_the_move_keys() -> None:
-    console = watched(queue())
-    async with console.app.run_test(size=(120, 40)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(queue()), (120, 40)) as (console, pilot):
         await select(console, 112)
         panel = await opened(console, pilot, "h")
         before = panel.proposal

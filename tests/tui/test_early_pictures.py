@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.cases import cases
-from tests.tui.console import Console
+from tests.tui.console import Console, on_screen
 
 OPENING = (
     "detail",
@@ -25,9 +25,7 @@ OPENING = (
 
 @cases("what_if", ["always", "off"])
 async def test_a_screen_accepts_a_snapshot_before_it_is_mounted(what_if: str) -> None:
-    console = Console(what_if=what_if)
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(what_if=what_if), (120, 36)) as (console, pilot):
         for action in OPENING:
             await console.press(pilot, "home")
             await console.app.run_action(action, console.app.screen)

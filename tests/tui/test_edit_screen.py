@@ -23,7 +23,7 @@ from gputui.tui.screens.what_if import WhatIf
 from tests.cases import cases
 from tests.factories import GIB, job
 from tests.tui import plans
-from tests.tui.console import Console
+from tests.tui.console import Console, on_screen
 from tests.tui.foresight import edit, select, until, watched
 
 OPTIONS = ContainerOptions(env=(("TOKEN", "hunter2"), ("A", "1")), volumes=("/data:/data",), shm_size=GIB)
@@ -168,8 +168,7 @@ async def test_an_unchanged_form_writes_nothing() -> None:
 async def test_the_time_limit_of_a_running_job() -> None:
     console = watched(plans.contended(), what_if="always")
     runs = next(job for job in console.snapshot.jobs if job.state is JobState.RUNNING and job.spec.time_limit)
-    async with console.app.run_test(size=(120, 40)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(console, (120, 40)) as (_, pilot):
         await select(console, runs.id)
         await console.press(pilot, "e")
         form = console.app.screen

@@ -19,7 +19,7 @@ from tests.cases import cases
 from tests.factories import GIB, NOW, view
 from tests.factories import sample as sample_of
 from tests.tui import sample
-from tests.tui.console import Console
+from tests.tui.console import Console, on_screen
 
 TRAIN = GpuProcess(4242, 62 * GIB, "eve", "/opt/conda/bin/python3.11 -u /home/eve/train.py --lr 1")
 SERVE = GpuProcess(77, 9 * GIB, "dave", "/usr/bin/vllm serve Qwen")
@@ -116,9 +116,7 @@ def test_a_process_is_listed_with_its_age_and_how_long_all_its_gpus_have_been_id
 
 
 async def test_a_first_day_shows_processes_and_then_how_to_submit() -> None:
-    console = Console(first_day())
-    async with console.app.run_test(size=(80, 24)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(first_day()), (80, 24)) as (console, pilot):
         told = console.screen_text
         assert "foreign eve train.py" in told
         assert "U opens this list of 8, to look at a process or end it" in told
@@ -133,9 +131,7 @@ async def test_a_first_day_shows_processes_and_then_how_to_submit() -> None:
 
 
 async def test_a_log_pane_without_a_log_lends_rows_to_the_list_until_there_is_a_job() -> None:
-    console = Console(first_day())
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(first_day()), (120, 36)) as (console, pilot):
         queue, log = console.app.screen.query_one("#list"), console.app.screen.query_one("#log")
         assert all(f" {70 + n} " in console.screen_text for n in range(1, 8))
         assert "gputui submit --host --gpus 1 -- python train.py" in console.screen_text
@@ -146,9 +142,7 @@ async def test_a_log_pane_without_a_log_lends_rows_to_the_list_until_there_is_a_
 
 
 async def test_rows_that_the_user_gives_to_the_log_stay_there() -> None:
-    console = Console(first_day())
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(first_day()), (120, 36)) as (console, pilot):
         log = console.app.screen.query_one("#log")
         await pilot.press("tab")
         before = log.size.height
@@ -158,8 +152,9 @@ async def test_rows_that_the_user_gives_to_the_log_stay_there() -> None:
 
 
 async def test_a_read_only_console_offers_to_look_only() -> None:
-    console = Console(first_day(), console=ConsoleSettings("off", read_only=True))
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(first_day(), console=ConsoleSettings("off", read_only=True)), (120, 36)) as (
+        console,
+        _,
+    ):
         assert "U opens this list of 8, to look at a process." in console.screen_text
         assert "submit" not in console.screen_text

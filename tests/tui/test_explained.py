@@ -15,6 +15,7 @@ from gputui.tui.present.job import JobContext
 from gputui.tui.screens import pages
 from tests.factories import NOW, uuid
 from tests.tui import plans
+from tests.tui.console import on_screen
 from tests.tui.foresight import explained, select, until, watched
 
 TERMS = ("level", "expansion", "age")
@@ -97,9 +98,7 @@ def test_neighbours_are_gathered_once_however_many_jobs_there_are() -> None:
 
 
 async def test_the_page_follows_the_job() -> None:
-    console = watched()
-    async with console.app.run_test(size=(120, 40)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), (120, 40)) as (console, pilot):
         await select(console, 108)
         text = await explained(console, pilot)
         assert "number 3 of 6 waiting" in text
@@ -114,9 +113,7 @@ async def test_the_page_follows_the_job() -> None:
 
 
 async def test_time_changes_the_score() -> None:
-    console = watched()
-    async with console.app.run_test(size=(120, 40)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), (120, 40)) as (console, pilot):
         await select(console, 108)
         before = await explained(console, pilot)
         assert "waited 50m" in before
@@ -130,9 +127,7 @@ async def test_errors_are_shown_in_place_of_the_explanation(monkeypatch: pytest.
         raise ValueError("no such order")
 
     monkeypatch.setattr(pages, "explain", fails)
-    console = watched()
-    async with console.app.run_test(size=(80, 24)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), (80, 24)) as (console, pilot):
         await select(console, 108)
         assert "not known: ValueError: no such order" in await explained(console, pilot)
 

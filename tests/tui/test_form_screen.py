@@ -28,7 +28,7 @@ from gputui.tui.screens.job_form import keep_submission, label, recent_submissio
 from gputui.tui.screens.main import Main
 from tests.cases import cases
 from tests.factories import GIB
-from tests.tui.console import Console
+from tests.tui.console import Console, on_screen
 from tests.tui.foresight import edit, judged, until
 from tests.tui.sample import secret_job
 
@@ -315,8 +315,7 @@ async def test_images_are_completed_from_the_engine() -> None:
 async def test_a_clone_asks_for_the_same_and_shows_no_secret() -> None:
     console = Console()
     job = secret_job()
-    async with console.app.run_test(size=(120, 50)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(console, (120, 50)) as (_, pilot):
         form = Submit.clone(console.app.services, console.snapshot, job)
         await console.app.push_screen(form)
         await pilot.pause()
@@ -467,9 +466,7 @@ def typed(text: str) -> list[events.Key]:
 
 
 async def test_a_line_without_marks_of_a_paste_waits_for_enter_as_a_typed_one() -> None:
-    console = Console()
-    async with console.app.run_test(size=(104, 40)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (104, 40)) as (console, pilot):
         await console.press(pilot, "s")
         console.app.post_message(UnmarkedPaste(typed("gputui submit --host --name mine -- sleep 600")))
         await console.settle(pilot)
@@ -479,9 +476,7 @@ async def test_a_line_without_marks_of_a_paste_waits_for_enter_as_a_typed_one() 
 
 
 async def test_a_key_that_opens_a_line_may_come_with_its_text() -> None:
-    console = Console()
-    async with console.app.run_test(size=(104, 40)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (104, 40)) as (console, pilot):
         console.app.post_message(UnmarkedPaste([events.Key("slash", "/"), *typed("chrt\r")]))
         await console.settle(pilot)
         assert console.app.screen_stack[0].query_one("#filter", Input).value == "chrt"
@@ -491,9 +486,7 @@ async def test_a_key_that_opens_a_line_may_come_with_its_text() -> None:
 
 @cases(("end", "is_entered"), [("\r", True), ("", False), ("\rrm -r x\r", False)])
 async def test_only_a_single_line_that_came_with_its_enter_is_entered(end: str, is_entered: bool) -> None:
-    console = Console()
-    async with console.app.run_test(size=(104, 40)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (104, 40)) as (console, pilot):
         await console.press(pilot, "slash")
         console.app.post_message(UnmarkedPaste(typed(f"alice{end}")))
         await console.settle(pilot)

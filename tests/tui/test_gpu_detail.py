@@ -42,7 +42,7 @@ from tests.cases import cases
 from tests.factories import GIB, NOW, gpu, running, uuid, view
 from tests.factories import sample as reading
 from tests.tui import days, sample
-from tests.tui.console import Console, steady
+from tests.tui.console import Console, on_screen, steady
 from tests.tui.foresight import until
 from tests.tui.test_pictures import WIDE, Compare, matches
 
@@ -75,9 +75,7 @@ def shown(console: Console) -> GpuDetailScreen:
 
 @cases("keys", [("shift+tab", "i"), ("i",), ("shift+tab", "j", "enter")])
 async def test_a_key_opens_the_page_and_enter_does_for_a_gpu_without_a_job(keys: tuple[str, ...]) -> None:
-    console = Console(sample.linked())
-    async with console.app.run_test(size=WIDE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(sample.linked()), WIDE) as (console, pilot):
         await pilot.press(*keys)
         await pilot.pause()
         index = 4 if "enter" in keys else 0
@@ -89,9 +87,7 @@ async def test_a_key_opens_the_page_and_enter_does_for_a_gpu_without_a_job(keys:
 
 
 async def test_the_palette_opens_the_page() -> None:
-    console = Console(sample.linked())
-    async with console.app.run_test(size=WIDE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(sample.linked()), WIDE) as (console, pilot):
         await pilot.press("shift+tab", "right", "right", "right", "colon", *"everything about the GPU")
         await pilot.pause(0.5)
         await pilot.press("down", "enter")
@@ -101,18 +97,14 @@ async def test_the_palette_opens_the_page() -> None:
 
 
 async def test_a_waiting_job_has_no_gpu_to_look_at() -> None:
-    console = Console(sample.linked())
-    async with console.app.run_test(size=WIDE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(sample.linked()), WIDE) as (console, pilot):
         await pilot.press(*"jjjjjji")
         await pilot.pause()
         assert isinstance(console.app.screen, Main)
 
 
 async def test_keys_go_to_other_gpus_to_the_job_and_back() -> None:
-    console = Console(sample.linked())
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(sample.linked()), (120, 36)) as (console, pilot):
         await pilot.press("shift+tab", "i", "G", "right")
         await pilot.pause()
         assert "GPU 1 " in console.screen_text.splitlines()[0]
@@ -131,9 +123,7 @@ async def test_keys_go_to_other_gpus_to_the_job_and_back() -> None:
 
 
 async def test_the_page_scrolls_by_key() -> None:
-    console = Console(sample.linked())
-    async with console.app.run_test(size=(80, 24)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(sample.linked()), (80, 24)) as (console, pilot):
         await pilot.press("i")
         await pilot.pause()
         await pilot.press("G")
@@ -152,9 +142,7 @@ async def test_the_page_scrolls_by_key() -> None:
 
 
 async def test_the_gpu_can_be_drained_from_here() -> None:
-    console = Console(sample.linked())
-    async with console.app.run_test(size=WIDE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(sample.linked()), WIDE) as (console, pilot):
         await pilot.press("i", "d")
         await pilot.pause()
         assert isinstance(console.app.screen, Prompt)
@@ -164,9 +152,7 @@ async def test_the_gpu_can_be_drained_from_here() -> None:
 
 async def test_pcie_is_read_only_for_this_gpu() -> None:
     wanted: list[str | None] = []
-    console = Console(sample.linked(), want_pcie=wanted.append)
-    async with console.app.run_test(size=WIDE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(sample.linked(), want_pcie=wanted.append), WIDE) as (console, pilot):
         assert not wanted
         await pilot.press("i")
         await pilot.pause()
@@ -194,9 +180,7 @@ def sharing() -> Snapshot:
 
 
 async def test_tab_chooses_among_jobs_that_share_the_gpu() -> None:
-    console = Console(sharing())
-    async with console.app.run_test(size=WIDE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(sharing()), WIDE) as (console, pilot):
         await pilot.press("shift+tab", "i")
         await pilot.pause()
         assert "counts 20G" in console.screen_text
@@ -212,9 +196,7 @@ async def test_tab_chooses_among_jobs_that_share_the_gpu() -> None:
 
 
 async def test_a_gpu_that_is_no_longer_listed_stays_as_it_was() -> None:
-    console = Console(sample.linked())
-    async with console.app.run_test(size=WIDE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(sample.linked()), WIDE) as (console, pilot):
         await pilot.press("i")
         await console.show(pilot, sample.with_node(gpus=()))
         assert "llama-7b-sft" in console.screen_text
@@ -225,8 +207,7 @@ async def test_a_redraw_each_second_is_cheap(monkeypatch: pytest.MonkeyPatch) ->
     console = Console(sample.linked())
     drawn: list[object] = []
     costs: list[int] = []
-    async with console.app.run_test(size=WIDE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(console, WIDE) as (_, pilot):
         await pilot.press("i")
         await steady(pilot)
         monkeypatch.setattr(console.app, "_display", lambda screen, update: drawn.append(update))
@@ -538,9 +519,7 @@ async def test_the_page_of_a_lost_gpu_shows_jobs_of_the_history_and_reads_it_onc
         .evolve(state=JobState.COMPLETED, ended_at=NOW - timedelta(hours=30))
         for number, on, name in ((11, 7, "bert-old"), (12, 3, "elsewhere"))
     ]
-    console = Console(sample.linked(), past=past_of(had, asked))
-    async with console.app.run_test(size=WIDE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(sample.linked(), past=past_of(had, asked)), WIDE) as (console, pilot):
         await pilot.press("shift+tab", "G", "enter")
         await pilot.pause()
         assert re.search(r"last jobs +1\b", console.screen_text)
@@ -555,9 +534,7 @@ async def test_the_page_of_a_lost_gpu_says_that_the_history_cannot_be_read() -> 
     def broken(since: datetime | None) -> Iterable[Job]:
         raise OSError(f"no history since {since}")
 
-    console = Console(sample.linked(), past=broken)
-    async with console.app.run_test(size=WIDE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(sample.linked(), past=broken), WIDE) as (console, pilot):
         await pilot.press("shift+tab", "G", "enter")
         await pilot.pause()
         assert "the history cannot be read: OSError: no history since" in console.screen_text
@@ -565,9 +542,7 @@ async def test_the_page_of_a_lost_gpu_says_that_the_history_cannot_be_read() -> 
 
 async def test_the_page_of_a_working_gpu_reads_no_history() -> None:
     asked: list[datetime | None] = []
-    console = Console(sample.linked(), past=past_of([], asked))
-    async with console.app.run_test(size=WIDE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(sample.linked(), past=past_of([], asked)), WIDE) as (console, pilot):
         await pilot.press("i")
         await pilot.pause()
         shown(console)

@@ -42,7 +42,7 @@ from gputui.tui.widgets.job_table import JobTable
 from tests.cases import cases
 from tests.factories import GIB, NOW, running, snapshot, uuid, view
 from tests.tui import sample
-from tests.tui.console import Console
+from tests.tui.console import Console, on_screen
 
 HOUR, SECOND = timedelta(hours=1), timedelta(seconds=1)
 ALICE = Window("course", NOW + 2 * HOUR, NOW + 4 * HOUR, 2, tenant="alice")
@@ -103,9 +103,7 @@ def test_the_layout_that_fits_is_chosen(count: int, wide: int, most: int, kind: 
 
 @cases(("size", "least"), [((200, 50), 13), ((120, 36), 8), ((80, 24), 4)])
 async def test_the_queue_keeps_a_decent_height_beside_eight_gpus(size: tuple[int, int], least: int) -> None:
-    console = Console()
-    async with console.app.run_test(size=size) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), size) as (console, _):
         assert grid(console).has_tiles == (size[0] > 80)
         assert console.app.screen.query_one(JobTable).size.height > least
         for name in ("llama-7b-sft", "jupyter-bob", "drained", "LOST"):
@@ -114,9 +112,7 @@ async def test_the_queue_keeps_a_decent_height_beside_eight_gpus(size: tuple[int
 
 @cases(("count", "size"), [(16, (200, 50)), (64, (80, 24))])
 async def test_all_of_many_gpus_can_be_selected(count: int, size: tuple[int, int]) -> None:
-    console = Console(sample.many_gpus(count))
-    async with console.app.run_test(size=size) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(sample.many_gpus(count)), size) as (console, pilot):
         await pilot.press("shift+tab")
         table = grid(console)
         assert table.shown.height >= min(count, 27)
@@ -135,9 +131,7 @@ async def test_all_of_many_gpus_can_be_selected(count: int, size: tuple[int, int
 
 
 async def test_keys_and_mouse_go_among_cards() -> None:
-    console = Console()
-    async with console.app.run_test(size=(200, 50)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (200, 50)) as (console, pilot):
         await pilot.press("shift+tab")
         table = grid(console)
         for key, index in (("right", 1), ("j", 5), ("j", 5), ("left", 4), ("k", 0), ("up", 0), ("l", 1), ("down", 5)):
@@ -152,9 +146,7 @@ async def test_keys_and_mouse_go_among_cards() -> None:
 
 
 async def test_the_mouse_opens_a_card() -> None:
-    console = Console()
-    async with console.app.run_test(size=(200, 50)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (200, 50)) as (console, pilot):
         await pilot.click(GpuGrid, offset=(60, 3), times=2)
         await pilot.pause()
         assert "Job #101" in console.screen_text
@@ -164,8 +156,7 @@ async def test_a_key_cycles_through_the_layouts_and_the_choice_is_remembered(tmp
     path = tmp_path / "console.json"
     console = Console(preferences=Preferences(path))
     kinds = []
-    async with console.app.run_test(size=(200, 50)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(console, (200, 50)) as (_, pilot):
         for _ in range(4):
             kinds.append(grid(console).arrangement.kind)
             await pilot.press("v")
@@ -180,9 +171,7 @@ async def test_a_key_cycles_through_the_layouts_and_the_choice_is_remembered(tmp
 
 
 async def test_cards_are_drawn_whole_after_every_change_of_size() -> None:
-    console = Console()
-    async with console.app.run_test(size=(200, 50)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (200, 50)) as (console, pilot):
         for size in ((80, 24), (120, 36), (300, 80), (40, 12), (200, 50)):
             await console.resize(pilot, *size)
             assert all(width(line) == size[0] for line in console.screen_text.splitlines()), size
@@ -194,9 +183,10 @@ async def test_columns_without_any_reading_go_and_come_back() -> None:
         replace(gpu, sample=None if gpu.sample is None else replace(gpu.sample, utilization=None, power=None))
         for gpu in sample.gpus()
     )
-    console = Console(sample.with_node(gpus=blind), preferences=Preferences())
-    async with console.app.run_test(size=(100, 24)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(sample.with_node(gpus=blind), preferences=Preferences()), (100, 24)) as (
+        console,
+        pilot,
+    ):
         titles = console.screen_text.splitlines()[1]
         assert "UTIL" not in titles
         assert "PWR" not in titles
@@ -318,9 +308,7 @@ def test_the_beneficiary_of_a_reserved_gpu_is_named(window: Window, state: Windo
 @cases("size", [(80, 24), (200, 50)])
 async def test_a_reservation_is_drawn_on_its_gpus(size: tuple[int, int]) -> None:
     now = WindowView(replace(ALICE, start=NOW - HOUR), WindowState.ACTIVE, gpus=(uuid(4), uuid(5)))
-    console = Console(sample.rich_snapshot(windows=(now,)))
-    async with console.app.run_test(size=size) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(sample.rich_snapshot(windows=(now,))), size) as (console, _):
         assert console.screen_text.count("reserved for alice") == 2
 
 
@@ -349,9 +337,7 @@ def test_the_run_time_of_a_job_changes_once_a_minute() -> None:
 
 async def test_several_nodes_are_distinguished() -> None:
     nodes = (Node("north", sample.gpus()[:2]), Node("south", (view(0, gpu=replace(view(0).gpu, uuid="GPU-s")),)))
-    console = Console(sample.rich_snapshot(nodes=nodes))
-    async with console.app.run_test(size=(200, 50)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(sample.rich_snapshot(nodes=nodes)), (200, 50)) as (console, _):
         assert "north:0" in console.screen_text
         assert "south:0" in console.screen_text
 
@@ -508,9 +494,7 @@ def test_unavailable_readings_take_no_line_and_missing_values_are_dashes() -> No
 
 async def test_keys_change_span_and_colours_and_the_choice_is_remembered(tmp_path: Path) -> None:
     path = tmp_path / "console.json"
-    console = Console(preferences=Preferences(path))
-    async with console.app.run_test(size=(200, 50)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(preferences=Preferences(path)), (200, 50)) as (console, pilot):
         await pilot.press("M", "H")
         await pilot.pause()
         assert "GPU colours by intensity" in console.told[-1]
@@ -553,9 +537,7 @@ def test_the_history_keeps_an_hour_with_gaps() -> None:
 
 
 async def test_a_lost_gpu_that_is_read_again_has_a_row_again() -> None:
-    console = Console()
-    async with console.app.run_test(size=(80, 24)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (80, 24)) as (console, pilot):
         assert "7 LOST" in console.screen_text
         await console.show(pilot, sample.with_node(gpus=(*sample.gpus()[:7], sample.busy(7, 101))))
         assert "LOST" not in console.screen_text
@@ -577,9 +559,7 @@ def test_a_pane_of_a_few_rows_keeps_a_row_for_each_gpu() -> None:
 
 async def test_the_toast_names_the_span_that_is_shown_while_no_gpu_is_in_use() -> None:
     taken = [TakenStep(NOW - n * STEP, {uuid(0): Step(0.5)}) for n in range(200, 0, -1)]
-    console = Console(sample.empty_queue(), gpu_past=lambda: taken)
-    async with console.app.run_test(size=(200, 50)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(sample.empty_queue(), gpu_past=lambda: taken), (200, 50)) as (console, pilot):
         while not console.app.services.gpu_history.recorded:
             await pilot.pause(0.01)
         for words in ("10 minutes across", "1 hour across"):
@@ -592,9 +572,7 @@ async def test_the_toast_names_the_span_that_is_shown_while_no_gpu_is_in_use() -
 
 
 async def test_the_toast_names_only_the_chosen_span_while_a_gpu_is_in_use() -> None:
-    console = Console()
-    async with console.app.run_test(size=(200, 50)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (200, 50)) as (console, pilot):
         await pilot.press("M", "M", "M")
         await pilot.pause()
         assert console.told[-1] == "GPU graphs: 2 seconds a cell"

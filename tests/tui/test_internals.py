@@ -18,7 +18,7 @@ from textual.widgets import Input
 import gputui.console
 import gputui.tui
 from gputui.tui.textual_internals import PipedEvent
-from tests.tui.console import Console
+from tests.tui.console import Console, on_screen
 
 OURS = [path for package in (gputui.tui, gputui.console) for path in sorted(Path(package.__path__[0]).rglob("*.py"))]
 THE_ONE = "textual_internals.py"
@@ -135,9 +135,7 @@ def test_an_event_that_a_selector_waits_for_works_again_after_it_was_closed() ->
 
 
 async def test_a_part_of_a_screen_carries_out_its_own_actions() -> None:
-    console = Console()
-    async with console.app.run_test() as pilot:
-        await console.begin(pilot)
+    async with on_screen() as (console, _):
         main = console.app.screen
         assert not hasattr(main, "action_grid")
         assert await console.app.run_action("grid", default_namespace=main)

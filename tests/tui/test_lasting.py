@@ -34,7 +34,7 @@ from tests.factories import ACTOR, FakeClock, job
 from tests.lane import in_its_lane
 from tests.memory_store import MemoryJobStore
 from tests.tui import sample
-from tests.tui.console import Console
+from tests.tui.console import Console, on_screen
 from tests.tui.foresight import PATIENCE, until
 from tests.tui.pictures import quiet
 
@@ -86,9 +86,7 @@ def few_objects() -> None:
 
 @pytest.mark.usefixtures("few_objects")
 async def test_drawn_lines_are_freed() -> None:
-    console = Console(what_if="always")
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(what_if="always"), (120, 36)) as (console, pilot):
         for key in SCREENS.values():
             await opened(console, pilot, key)
         await console.press(pilot, "question_mark")
@@ -102,9 +100,7 @@ async def test_drawn_lines_are_freed() -> None:
 @pytest.mark.usefixtures("few_objects")
 @cases("number", HALVES)
 async def test_a_closed_screen_is_freed(number: int) -> None:
-    console = Console(what_if="always")
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(what_if="always"), (120, 36)) as (console, pilot):
         for name, key in list(SCREENS.items())[number::2]:
             await opened(console, pilot, key)
             threads, widgets = threading.active_count(), _living_widgets()
@@ -136,9 +132,7 @@ def test_readings_do_not_accumulate_after_the_clock_is_set_back() -> None:
 
 
 async def test_the_number_of_remembered_searches_is_bounded() -> None:
-    console = Console()
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (120, 36)) as (console, pilot):
         kept = HISTORY["/"] = [f"older {number}" for number in range(50)]
         await console.press(pilot, "tab", "slash", *"new", "enter")
         assert kept[-2:] == ["older 49", "new"]
@@ -194,9 +188,7 @@ class Seen(Job, frozen=True, dict=True):
 @asynccontextmanager
 async def seen(what_if: str = "off") -> AsyncIterator[tuple[Console, Pilot[ExitChoice], weakref.ref[Seen]]]:
     """Return a console that shows a queue with a job that no other object references."""
-    console = Console(what_if=what_if)
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(what_if=what_if), (120, 36)) as (console, pilot):
         yield console, pilot, await show_seen(console, pilot, console.snapshot)
 
 

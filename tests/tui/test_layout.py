@@ -15,7 +15,7 @@ from gputui.tui.screens.main import Main
 from gputui.tui.screens.panes import LEAST, PANES, PaneLayout, pane_of
 from gputui.tui.widgets.job_table import JobTable
 from tests.cases import cases
-from tests.tui.console import Console
+from tests.tui.console import Console, on_screen
 
 SIZE = (120, 36)
 
@@ -39,9 +39,7 @@ def kept(path: Path) -> dict[str, object]:
 
 
 async def test_the_focused_pane_grows_and_shrinks_by_a_row() -> None:
-    console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), SIZE) as (console, pilot):
         before = heights(console)
         await pilot.press("right_square_bracket")
         await pilot.pause()
@@ -54,9 +52,7 @@ async def test_the_focused_pane_grows_and_shrinks_by_a_row() -> None:
 
 
 async def test_added_rows_of_the_gpu_pane_come_from_the_others() -> None:
-    console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), SIZE) as (console, pilot):
         before = heights(console)
         await pilot.press("shift+tab", "right_square_bracket", "right_square_bracket")
         await pilot.pause()
@@ -66,9 +62,7 @@ async def test_added_rows_of_the_gpu_pane_come_from_the_others() -> None:
 
 
 async def test_no_pane_is_squeezed_out() -> None:
-    console = Console()
-    async with console.app.run_test(size=(80, 24)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (80, 24)) as (console, pilot):
         for key, name in (("tab", "log"), ("tab", "gpus"), ("tab", "queue")):
             await pilot.press(key, *["right_square_bracket"] * 30)
             await pilot.pause()
@@ -79,9 +73,7 @@ async def test_no_pane_is_squeezed_out() -> None:
 
 @cases("size", [(1, 1), (20, 2), (20, 5), (40, 8), (40, 10)])
 async def test_no_pane_extends_beyond_a_small_screen(size: tuple[int, int]) -> None:
-    console = Console()
-    async with console.app.run_test(size=size) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), size) as (console, pilot):
         assert max(heights(console).values()) <= max(3, size[1])
         assert console.app.screen.query_one(LogPane).height < size[1]
         await console.resize(pilot, *SIZE)
@@ -92,9 +84,7 @@ async def test_no_pane_extends_beyond_a_small_screen(size: tuple[int, int]) -> N
 async def test_a_small_screen_shows_one_pane_and_tab_switches_to_the_other(
     size: tuple[int, int],
 ) -> None:
-    console = Console()
-    async with console.app.run_test(size=size) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), size) as (console, pilot):
         for name in ("queue", "log", "gpus", "queue"):
             await until_focused(console, pilot, name)
             shown = [console.app.screen.query_one(f"#{pane}") for pane in heights(console)]
@@ -125,9 +115,7 @@ async def until_focused(console: Console, pilot: Pilot[ExitChoice], name: str) -
 
 
 async def test_the_log_is_beside_the_queue_on_wide_screens() -> None:
-    console = Console()
-    async with console.app.run_test(size=(160, 50)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (160, 50)) as (console, pilot):
         queue, log = console.app.screen.query_one(JobTable), console.app.screen.query_one(LogPane)
         assert queue.region.bottom <= log.region.y
         await pilot.press("backslash")
@@ -161,9 +149,7 @@ async def test_the_log_is_beside_the_queue_on_wide_screens() -> None:
 
 
 async def test_f_shows_a_hidden_or_covered_log() -> None:
-    console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), SIZE) as (console, pilot):
         log = console.app.screen.query_one(LogPane)
         await pilot.press("z", "f")
         await pilot.pause()
@@ -178,9 +164,7 @@ async def test_f_shows_a_hidden_or_covered_log() -> None:
 
 
 async def test_a_pane_is_hidden_and_all_come_back() -> None:
-    console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), SIZE) as (console, pilot):
         before = heights(console)
         await pilot.press("tab", "w")
         await pilot.pause()
@@ -200,9 +184,7 @@ async def test_a_pane_is_hidden_and_all_come_back() -> None:
 
 async def test_the_layout_is_restored(tmp_path: Path) -> None:
     path = tmp_path / "home" / "console.json"
-    console = Console(preferences=Preferences(path))
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(preferences=Preferences(path)), SIZE) as (console, pilot):
         await pilot.press("right_square_bracket", "right_square_bracket", "tab", "tab", "w")
         await pilot.pause()
         left = heights(console)
@@ -216,9 +198,7 @@ async def test_the_layout_is_restored(tmp_path: Path) -> None:
 
 async def test_an_unchanged_layout_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "console.json"
-    console = Console(preferences=Preferences(path))
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(preferences=Preferences(path)), SIZE) as (_, pilot):
         await pilot.press("z", "z", "tab", "j")
     assert not path.exists()
 
@@ -240,9 +220,7 @@ async def test_a_damaged_preferences_file_is_ignored(tmp_path: Path, damage: byt
     path = tmp_path / "console.json"
     path.write_bytes(damage)
     assert PaneLayout.of(Preferences(path).get("layout")) == PaneLayout()
-    console = Console(preferences=Preferences(path))
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(preferences=Preferences(path)), SIZE) as (_, pilot):
         await pilot.press("tab", "w")
     assert kept(path)["hidden"] == ["log"]
 

@@ -21,7 +21,7 @@ from gputui.tui.widgets.log_follower import INBOX, LogFollower
 from gputui.tui.widgets.log_lines import LogLines, pack_lines
 from tests.cases import cases
 from tests.tui import sample
-from tests.tui.console import Console, FakeLogs
+from tests.tui.console import Console, FakeLogs, on_screen
 from tests.tui.foresight import until
 
 SIZE = (100, 30)
@@ -62,12 +62,6 @@ def test_colours_are_kept() -> None:
     assert exact.color.triplet == (1, 2, 3)
 
 
-@given(st.binary(max_size=200))
-def test_lines_cannot_control_the_terminal(raw: bytes) -> None:
-    text = shown(raw)
-    assert not any(ord(char) < 0x20 or 0x7F <= ord(char) < 0xA0 for char in text)
-
-
 @given(st.lists(st.sampled_from([b"\x1b[", b"38;5;", b"38;2;", b"m", b"999999999999", b";", b"1", b"x", b"\x1b"])))
 def test_no_colour_sequence_is_an_error(parts: list[bytes]) -> None:
     assert "\x1b" not in shown(b"".join(parts))
@@ -82,14 +76,6 @@ def test_the_buffer_is_bounded_in_lines_and_bytes() -> None:
     assert buffer.end == 503
 
 
-@cases(("start", "end"), [(0, 5), (395, 405), (410, 420), (480, 500), (499, 600), (700, 800)])
-def test_the_buffer_gives_lines_by_number(start: int, end: int) -> None:
-    buffer = LogLines(lines=100)
-    buffer.add(pack_lines([str(i).encode() for i in range(500)]))
-    numbers = range(max(start, 400), min(end, 500))
-    assert buffer.kept.between(start, end) == [str(i).encode() for i in numbers]
-
-
 def test_a_follower_counts_skipped_lines() -> None:
     logs = FakeLogs()
     logs.ends = True
@@ -102,15 +88,6 @@ def test_a_follower_counts_skipped_lines() -> None:
     lines, skipped = follower.take()
     assert (len(lines), skipped) == (0, 0)
     assert follower.is_over
-
-
-def test_a_log_that_cannot_be_opened_is_reported() -> None:
-    logs = FakeLogs()
-    logs.error = NotFoundError("job 1 has not started yet")
-    follower = LogFollower(logs, 1, None)
-    follower.start()
-    assert follower.join(60)
-    assert follower.error == "job 1 has not started yet"
 
 
 def test_closing_ends_the_thread_even_while_nothing_is_written() -> None:
@@ -159,8 +136,7 @@ async def test_a_flood_keeps_memory_bounded_and_costs_one_repaint_a_tick(monkeyp
 async def test_the_log_follows_the_cursor_and_f_goes_into_it_and_back() -> None:
     console = Console()
     console.logs.lines = {101: [b"first"], 104: [b"second"]}
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(console, SIZE) as (_, pilot):
         await console.read_log(pilot, 101)
         assert "first" in console.screen_text
         console.logs.opened_event.clear()
@@ -185,8 +161,7 @@ async def test_the_log_follows_the_cursor_and_f_goes_into_it_and_back() -> None:
 async def test_a_pinned_log_stays_while_the_cursor_moves() -> None:
     console = Console()
     console.logs.lines = {101: [b"first"], 104: [b"second"]}
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(console, SIZE) as (_, pilot):
         await console.read_log(pilot, 101)
         await pilot.press("p")
         assert "LOG #101 llama-7b-sft  ● pinned" in console.screen_text
@@ -200,9 +175,7 @@ async def test_a_pinned_log_stays_while_the_cursor_moves() -> None:
 
 
 async def test_the_next_attempt_is_followed_when_it_starts() -> None:
-    console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), SIZE) as (console, pilot):
         await console.read_log(pilot, 101)
         again = sample.secret_job()
         console.logs.opened_event.clear()
@@ -216,8 +189,7 @@ async def test_the_next_attempt_is_followed_when_it_starts() -> None:
 async def test_scrolling_up_pauses_and_the_end_follows_again() -> None:
     console = Console()
     console.logs.lines[101] = [b"line %d" % i for i in range(300)]
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(console, SIZE) as (_, pilot):
         await console.read_log(pilot, 101)
         pane = console.app.screen.query_one(LogPane)
         pane.focus()
@@ -237,69 +209,28 @@ async def test_scrolling_up_pauses_and_the_end_follows_again() -> None:
         assert "new" in console.screen_text
 
 
-async def test_a_paused_log_stays_in_place_while_lines_arrive() -> None:
-    console = Console()
-    console.logs.lines[101] = [b"line %d" % i for i in range(300)]
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
-        await console.read_log(pilot, 101)
-        pane = console.app.screen.query_one(LogPane)
-        pane.focus()
-        await pilot.press("space")
-        pane.reading.lines.add(pack_lines([b"more"] * 50))
-        pane.tick()
-        await pilot.press("right", "left")
-        assert "line 299" in console.screen_text
-        assert "50 lines below" in console.screen_text
-
-
-async def test_long_lines_scroll_horizontally() -> None:
-    console = Console()
-    console.logs.lines[101] = [b"a" * 90 + b"STOP" + b"z" * 50]
-    async with console.app.run_test(size=(80, 24)) as pilot:
-        await console.begin(pilot)
-        await console.read_log(pilot, 101)
-        console.app.screen.query_one(LogPane).focus()
-        assert "STOP" not in console.screen_text
-        await pilot.press("right", "right")
-        assert "STOP" in console.screen_text
-
-
 async def test_an_unreadable_log_says_why_in_its_pane() -> None:
     console = Console()
     console.logs.error = NotFoundError("its log was removed", hint="see gputui show 101")
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(console, SIZE) as (_, pilot):
         pane = console.app.screen.query_one(LogPane)
         assert pane.follower is not None
         assert await asyncio.to_thread(pane.follower.join, 10)
         pane.tick()
         await pilot.pause()
         assert "The log cannot be read: its log was removed (see gputui show 101)" in console.screen_text
+        assert "  ended" not in console.screen_text
 
 
-async def test_without_a_running_job_the_pane_has_a_hint() -> None:
-    console = Console(sample.empty_queue())
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
-        assert "No log, for the queue is empty. s submits a job" in console.screen_text
-        assert console.logs.opened == []
-
-
-async def test_in_a_read_only_console_the_hint_offers_no_submission() -> None:
-    console = Console(sample.empty_queue(), console=ConsoleSettings("off", read_only=True))
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+@cases("read_only", [False, True])
+async def test_a_pane_without_a_log_has_hints_and_the_keys_of_logs(read_only: bool) -> None:
+    console = Console(sample.empty_queue(), console=ConsoleSettings("off", read_only=read_only))
+    async with on_screen(console, (200, 50)):
         assert "No log, for the queue is empty." in console.screen_text
-        assert "submits a job" not in console.screen_text
-
-
-async def test_a_pane_without_a_log_lists_the_keys_of_logs() -> None:
-    console = Console(sample.empty_queue())
-    async with console.app.run_test(size=(200, 50)) as pilot:
-        await console.begin(pilot)
+        assert ("s submits a job" in console.screen_text) != read_only
         assert re.search(r"^ +e +To the first error in the job's log", console.screen_text, re.MULTILINE)
         assert re.search(r"^ +S +Save the whole log to a file", console.screen_text, re.MULTILINE)
+        assert console.logs.opened == []
 
 
 def test_colours_last_over_lines_until_they_are_reset() -> None:
@@ -329,8 +260,7 @@ async def test_new_lines_are_shown_at_once_and_a_silent_log_costs_nothing() -> N
     console = Console()
     more: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     console.logs.lines[101] = iter(more.get, b"")
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(console, SIZE) as (_, pilot):
         pane = console.app.screen.query_one(LogPane)
         for word in (b"one", b"two", b"three"):
             more.put(word)

@@ -10,6 +10,7 @@ from io import BytesIO
 import pytest
 
 from gputui.tui.widgets.log_pattern import Matcher, serve
+from tests.cases import cases
 
 
 def answers(text: str, *batches: tuple[Sequence[bytes], bool]) -> list[list[int] | None]:
@@ -31,26 +32,27 @@ def answers(text: str, *batches: tuple[Sequence[bytes], bool]) -> list[list[int]
     return found
 
 
-def test_each_batch_is_answered() -> None:
-    lines = [b"loss 0.5", b"epoch 2", b"LOSS 0.4", b""]
-    assert answers("loss", (lines, False), ([b"epoch"], False), ([], False)) == [[0, 2], [], []]
+STAMPED = [b"2026-11-26T10:00:00.5Z step 2026", b"2026-11-26T10:00:01.5Z step 7"]
 
 
-def test_the_times_of_lines_are_not_searched() -> None:
-    lines = [b"2026-11-26T10:00:00.5Z step 2026", b"2026-11-26T10:00:01.5Z step 7"]
-    assert answers("2026", (lines, True), (lines, False)) == [[0], [0, 1]]
-
-
-def test_what_is_no_expression_is_searched_as_text() -> None:
-    assert answers("a(", ([b"f a(b)", b"a"], False)) == [[0]]
-
-
-def test_an_empty_text_finds_every_line_with_text() -> None:
-    assert answers("", ([b"a", b"", b"b"], False)) == [[0, 2]]
-
-
-def test_an_expression_without_an_end_is_given_up_and_the_next_batch_answered() -> None:
-    assert answers("(a|a)*$", ([b"a" * 60 + b"!"], False), ([b"a"], False)) == [None, [0]]
+@cases(
+    ("text", "batches", "hits"),
+    [
+        (
+            "loss",
+            [([b"loss 0.5", b"epoch 2", b"LOSS 0.4", b""], False), ([b"epoch"], False), ([], False)],
+            [[0, 2], [], []],
+        ),
+        ("2026", [(STAMPED, True), (STAMPED, False)], [[0], [0, 1]]),  # times of lines are not searched
+        ("a(", [([b"f a(b)", b"a"], False)], [[0]]),  # no expression: taken as text
+        ("", [([b"a", b"", b"b"], False)], [[0, 2]]),
+        ("(a|a)*$", [([b"a" * 60 + b"!"], False), ([b"a"], False)], [None, [0]]),  # given up, and the next one answered
+    ],
+)
+def test_each_batch_is_answered(
+    text: str, batches: list[tuple[Sequence[bytes], bool]], hits: list[list[int] | None]
+) -> None:
+    assert answers(text, *batches) == hits
 
 
 def test_an_end_of_the_input_within_a_batch_is_an_error() -> None:

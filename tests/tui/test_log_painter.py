@@ -72,35 +72,27 @@ def drawn(line: str, width: int, **looks: object) -> str:
     return strip.text[1:]
 
 
-class TestCutLines:
-    def test_a_cut_line_has_a_mark_where_it_continues(self) -> None:
-        assert drawn("step 100 loss 0.25", 11) == "step 100 …"
-        assert drawn("step 100 loss 0.25", 11, left=8) == " loss 0.25"
-        assert drawn("step 100 loss 0.25", 11, left=7) == "0 loss 0.…"
+def test_a_cut_line_has_a_mark_where_it_goes_on_and_no_half_wide_character() -> None:
+    assert drawn("step 100 loss 0.25", 11) == "step 100 …"
+    assert drawn("step 100 loss 0.25", 11, left=8) == " loss 0.25"
+    assert drawn("step 100 loss 0.25", 11, left=7) == "0 loss 0.…"
+    assert drawn("step 100 !", 11) == "step 100 !"
+    assert drawn("step", 11) == "step      "
+    assert drawn("step 100 loss 0.25", 11, wraps=True) == "step 100 l"
+    assert drawn("训练损失下降", 9) == "训练损 …"
+    assert drawn("训练损失下降", 10) == "训练损失…"
+    assert drawn("训练损失下降", 13) == "训练损失下降"
+    assert drawn("\x1b[31m训练\x1b[0m损失", 6) == "训练…"
+    assert drawn("x" * MOST, 11, left=MOST - 5) == "xxxxx…    ", "it is kept in part"
+    assert drawn("x" * (MOST - 1), 11, left=MOST - 6) == "xxxxx     "
 
-    def test_a_complete_line_has_no_mark(self) -> None:
-        assert drawn("step 100 !", 11) == "step 100 !"
-        assert drawn("step", 11) == "step      "
 
-    def test_a_broken_line_has_no_mark(self) -> None:
-        assert drawn("step 100 loss 0.25", 11, wraps=True) == "step 100 l"
-
-    def test_a_cut_line_shows_no_half_wide_characters(self) -> None:
-        assert drawn("训练损失下降", 9) == "训练损 …"
-        assert drawn("训练损失下降", 10) == "训练损失…"
-        assert drawn("训练损失下降", 13) == "训练损失下降"
-        assert drawn("\x1b[31m训练\x1b[0m损失", 6) == "训练…"
-
-    def test_the_mark_has_the_dim_colour(self) -> None:
-        reading = LogModel()
-        reading.painter.width, reading.window.height = 6, 1
-        reading.lines.add(pack_lines([b"\x1b[1;31mabcdefgh"]))
-        reading.settle()
-        *_, mark = reading.painter.row(reading.rows[0], selected=False, marked=False)
-        assert mark.text == "…"
-        assert mark.style is not None
-        assert not mark.style.bold
-
-    def test_a_line_that_is_kept_in_part_is_marked_at_its_end(self) -> None:
-        assert drawn("x" * MOST, 11, left=MOST - 5) == "xxxxx…    "
-        assert drawn("x" * (MOST - 1), 11, left=MOST - 6) == "xxxxx     "
+def test_the_mark_has_the_dim_colour() -> None:
+    reading = LogModel()
+    reading.painter.width, reading.window.height = 6, 1
+    reading.lines.add(pack_lines([b"\x1b[1;31mabcdefgh"]))
+    reading.settle()
+    *_, mark = reading.painter.row(reading.rows[0], selected=False, marked=False)
+    assert mark.text == "…"
+    assert mark.style is not None
+    assert not mark.style.bold

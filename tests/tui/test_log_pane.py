@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from pathlib import Path
 
 import pytest
@@ -22,8 +21,8 @@ from gputui.tui.widgets.log_follower import TAIL, KnownLines, LogFollower, read_
 from gputui.tui.widgets.log_lines import EARLIER, LogLines, pack_lines
 from gputui.tui.widgets.log_model import MOST_COPIED, copied_text
 from tests.tui import sample
-from tests.tui.console import Console, FakeLogs
-from tests.tui.reader import NUMBERED, begun, looked
+from tests.tui.console import Console, FakeLogs, on_screen
+from tests.tui.reader import NUMBERED, begun, looked, reading
 
 pytestmark = pytest.mark.usefixtures("drawn")
 
@@ -92,8 +91,7 @@ def test_earlier_lines_are_bounded_and_numbered_downwards(late: list[bytes], ear
 async def test_scrolling_above_memory_loads_earlier_lines_in_place() -> None:
     console = Console()
     console.logs.cuts_tails = True
-    async with console.app.run_test(size=SIZE) as pilot:
-        pane = await begun(console, pilot, LONG)
+    async with reading(LONG, console=console) as (_, pilot, pane):
         assert pane.reading.lines.line(pane.reading.lines.first) == LONG[-TAIL]
         pane.reading.window.show(pane.reading.lines.first)
         await pilot.press("k")
@@ -139,8 +137,7 @@ async def test_the_error_of_a_failed_job_is_found_within_five_keys_of_the_main_s
     console = Console()
     console.logs.ends = True
     console.logs.lines[92] = [*NUMBERED, *TRACE, *NUMBERED]
-    async with console.app.run_test(size=(80, 24)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(console, (80, 24)) as (_, pilot):
         console.logs.opened_event.clear()
         await pilot.press(*"ajj", "e")
         await console.read_log(pilot, 92)
@@ -150,29 +147,10 @@ async def test_the_error_of_a_failed_job_is_found_within_five_keys_of_the_main_s
         assert "▶Traceback (most recent call last)" in console.screen_text
 
 
-async def test_no_error_is_reported() -> None:
-    console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        pane = await begun(console, pilot, NUMBERED)
-        await pilot.press("e")
-        await looked(pane, pilot)
-        assert "error: none" in console.screen_text
-
-
-async def test_an_unreadable_log_is_not_shown_as_ended() -> None:
-    console = Console()
-    console.logs.error = NotFoundError("it was removed")
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
-        await until(pilot, lambda: "The log cannot be read: it was removed" in console.screen_text)
-        assert "  ended" not in console.screen_text
-
-
 async def test_unreadable_earlier_lines_are_reported() -> None:
     console = Console()
     console.logs.cuts_tails = True
-    async with console.app.run_test(size=SIZE) as pilot:
-        pane = await begun(console, pilot, LONG)
+    async with reading(LONG, console=console) as (_, pilot, pane):
         console.logs.error = NotFoundError("it was removed")
         await pilot.press("g")
         await looked(pane, pilot)
@@ -184,9 +162,11 @@ async def test_unreadable_earlier_lines_are_reported() -> None:
 
 
 async def test_long_lines_are_broken_and_cut_again() -> None:
-    console = Console()
-    async with console.app.run_test(size=(80, 40)) as pilot:
-        pane = await begun(console, pilot, [*NUMBERED, b"\x1b[31m" + b"a" * 79 + b"b" * 79 + b"END", b"last"])
+    async with reading([*NUMBERED, b"\x1b[31m" + b"a" * 79 + b"b" * 79 + b"END", b"last"], (80, 40)) as (
+        console,
+        pilot,
+        pane,
+    ):
         assert "bEND" not in console.screen_text
         await pilot.press("b")
         rows = [(row.number, row.part) for row in pane.reading.rows][-4:]
@@ -211,9 +191,7 @@ async def test_times_are_shown_where_they_are_known() -> None:
         await pilot.press("slash", *"^loss 57$", "enter")
         await looked(pane, pilot)
         assert "1 of 1" in console.screen_text
-    console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await begun(console, pilot, NUMBERED)
+    async with reading(NUMBERED) as (console, pilot, _):
         await pilot.press("D")
         assert "no timestamps" in console.screen_text
 
@@ -224,16 +202,11 @@ def test_a_stamp_is_taken_off_once_and_anything_else_is_left(raw: bytes) -> None
     assert without_stamp(stamped) == raw
     assert stamp_words(stamped) == "10:02:04.500 "
     assert len(stamp_words(raw)) == STAMP_WIDTH
-
-
-def test_an_invalid_month_is_not_a_time() -> None:
-    assert stamp_words(b"2026-13-41T10:02:04Z x") == " " * STAMP_WIDTH
+    assert stamp_words(b"2026-13-41T10:02:04Z x") == " " * STAMP_WIDTH, "no such month"
 
 
 async def test_lines_are_picked_by_key_and_copied_without_their_colours() -> None:
-    console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        pane = await begun(console, pilot, [b"\x1b[31mred\x1b[0m \x1b]52;c;aGk=\x07%d" % i for i in range(300)])
+    async with reading([b"\x1b[31mred\x1b[0m \x1b]52;c;aGk=\x07%d" % i for i in range(300)]) as (console, pilot, pane):
         top = pane.reading.rows[0].number
         await pilot.press("V", "j", "j")
         assert "3 lines selected" in console.screen_text
@@ -245,17 +218,6 @@ async def test_lines_are_picked_by_key_and_copied_without_their_colours() -> Non
         assert len(console.app.clipboard.splitlines()) == pane.height
         await pilot.press("V", "escape")
         assert not pane.reading.selection.is_on
-
-
-async def test_lines_are_picked_with_the_mouse() -> None:
-    console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        pane = await begun(console, pilot, NUMBERED)
-        await pilot.mouse_down(pane, offset=(5, 2))
-        await pilot.hover(pane, offset=(9, 4))
-        await pilot.mouse_up(pane, offset=(9, 4))
-        top = pane.reading.rows[0].number
-        assert [pane.reading.selection.has(top + i) for i in range(5)] == [False, True, True, True, False]
 
 
 def test_nothing_is_copied_by_itself_and_copies_are_bounded() -> None:
@@ -336,8 +298,7 @@ def test_an_aborted_save_leaves_nothing_behind(tmp_path: Path) -> None:
 async def test_the_log_of_each_attempt_can_be_shown() -> None:
     console = Console(sample.with_job(sample.rich_snapshot(), [replace(sample.secret_job(), id=101)]))
     console.logs.attempts = {(101, 1): [b"first attempt"], (101, 2): [b"second attempt"]}
-    async with console.app.run_test(size=SIZE) as pilot:
-        await begun(console, pilot, [b"second attempt"])
+    async with reading([b"second attempt"], console=console) as (_, pilot, _):
         assert "attempt 2 of 2" in console.screen_text
         await pilot.press("comma")
         await until(pilot, lambda: "first attempt" in console.screen_text)
@@ -346,31 +307,8 @@ async def test_the_log_of_each_attempt_can_be_shown() -> None:
         await until(pilot, lambda: "second attempt" in console.screen_text)
 
 
-async def test_commands_of_a_log_are_in_the_palette_while_it_has_the_focus() -> None:
-    console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        pane = await begun(console, pilot, NUMBERED)
-        await pilot.press("colon", *"wrap")
-        await until(pilot, lambda: re.search(r"▌ Logs: wrap +b ", console.screen_text) is not None)
-        await pilot.press("enter")
-        await until(pilot, lambda: pane.reading.painter.wraps)
-
-
-async def test_words_in_the_last_line_act_like_their_keys() -> None:
-    console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        pane = await begun(console, pilot, [*NUMBERED, *TRACE, *NUMBERED])
-        await pilot.pause()
-        at = console.screen_text.splitlines()[-1].index("error")
-        await pilot.click("#keys", offset=(at, 0))
-        await looked(pane, pilot)
-        assert "▶Traceback" in console.screen_text
-
-
 async def test_while_it_is_paused_a_flood_paints_the_title_alone() -> None:
-    console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        pane = await begun(console, pilot, NUMBERED)
+    async with reading(NUMBERED) as (console, pilot, pane):
         await pilot.press("space")
         await pilot.pause()
         asked: list[tuple[Region, ...]] = []

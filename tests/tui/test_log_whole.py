@@ -16,7 +16,7 @@ from gputui.tui.widgets.log_lines import Finder, LogLines, pack_lines
 from gputui.tui.widgets.log_pattern import Matcher, Pattern
 from tests.tui.console import Console, FakeLogs
 from tests.tui.foresight import until
-from tests.tui.reader import begun
+from tests.tui.reader import reading
 
 pytestmark = pytest.mark.usefixtures("drawn")
 
@@ -106,8 +106,7 @@ def test_hits_that_leave_memory_are_added_to_those_of_the_search() -> None:
 async def test_search_and_filter_find_lines_outside_memory_and_go_there() -> None:
     console = Console()
     console.logs.cuts_tails = console.logs.ends = True
-    async with console.app.run_test(size=(100, 40)) as pilot:
-        pane = await begun(console, pilot, LINES)
+    async with reading(LINES, console=console) as (_, pilot, pane):
         await pilot.press("slash", *"needle")
         assert "/needle" in console.screen_text
         assert "searching: " in console.screen_text
@@ -137,8 +136,7 @@ async def test_search_and_filter_find_lines_outside_memory_and_go_there() -> Non
 async def test_errors_of_a_partly_loaded_log_are_labelled_as_those_of_its_end() -> None:
     console = Console()
     console.logs.cuts_tails = console.logs.ends = True
-    async with console.app.run_test(size=(100, 40)) as pilot:
-        pane = await begun(console, pilot, [b"ERROR: first", *[b"step"] * 130_000, b"ERROR: last"])
+    async with reading([b"ERROR: first", *[b"step"] * 130_000, b"ERROR: last"], console=console) as (_, pilot, pane):
         await pilot.press("e")
         async with asyncio.timeout(60):
             while pane.is_loading or not pane.reading.search.is_done or "error 1 of 1" not in console.screen_text:

@@ -15,7 +15,7 @@ from gputui.tui.screens.main import Main
 from gputui.tui.widgets.log_follower import MOST_PINNED, LogOf, Pinned
 from tests.cases import cases
 from tests.tui import sample
-from tests.tui.console import Console
+from tests.tui.console import Console, on_screen
 from tests.tui.foresight import until
 from tests.tui.reader import looked
 from tests.tui.test_pictures import LOG, Compare
@@ -75,9 +75,7 @@ def test_no_more_are_pinned_than_fit() -> None:
 
 
 async def test_pinned_logs_are_shown_together_and_removed() -> None:
-    console = twice()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(twice(), SIZE) as (console, pilot):
         await console.press(pilot, "p", "j", "p", "L")
         panes = await read_all(console, pilot)
         assert [pane.follower.job_id for pane in panes if pane.follower] == [101, 104]
@@ -96,9 +94,7 @@ async def test_pinned_logs_are_shown_together_and_removed() -> None:
 
 
 async def test_without_pinned_logs_those_of_running_jobs_are_shown() -> None:
-    console = twice()
-    async with console.app.run_test(size=(80, 24)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(twice(), (80, 24)) as (console, pilot):
         await pilot.press("L")
         panes = await read_all(console, pilot)
         assert [pane.follower.job_id for pane in panes if pane.follower] == [101, 104]
@@ -114,17 +110,13 @@ async def test_without_pinned_logs_those_of_running_jobs_are_shown() -> None:
 
 
 async def test_without_logs_the_screen_says_so() -> None:
-    console = Console(sample.empty_queue())
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(sample.empty_queue()), SIZE) as (console, pilot):
         await pilot.press("L")
         assert any("No log is pinned" in told for told in console.told)
 
 
 async def test_attempts_are_side_by_side_and_each_is_searched_separately() -> None:
-    console = twice()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(twice(), SIZE) as (console, pilot):
         await pilot.press("A")
         panes = await read_all(console, pilot)
         assert "attempt 1 of 2" in console.screen_text
@@ -139,9 +131,7 @@ async def test_attempts_are_side_by_side_and_each_is_searched_separately() -> No
 
 
 async def test_f_follows_the_log_on_the_main_screen() -> None:
-    console = twice()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(twice(), SIZE) as (console, pilot):
         await console.press(pilot, "L")
         await read_all(console, pilot)
         await console.press(pilot, "tab")
@@ -153,9 +143,7 @@ async def test_f_follows_the_log_on_the_main_screen() -> None:
 
 
 async def test_a_requested_log_stays_after_a_cursor_move() -> None:
-    console = twice()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(twice(), SIZE) as (console, pilot):
         main = console.app.screen
         assert isinstance(main, Main)
         main.logs.follow_cursor_soon()
@@ -168,8 +156,7 @@ async def test_a_requested_log_stays_after_a_cursor_move() -> None:
 async def test_the_next_attempt_is_followed_when_it_starts() -> None:
     console = Console()
     console.logs.lines = {101: LOG, 104: EVAL}
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(console, SIZE) as (_, pilot):
         await pilot.press("L")
         panes = await read_all(console, pilot)
         opened = len(console.logs.opened)

@@ -35,7 +35,7 @@ from gputui.tui.widgets.status_bars import StatusBar
 from tests.cases import cases
 from tests.factories import NOW, job
 from tests.tui import sample
-from tests.tui.console import Console, steady
+from tests.tui.console import Console, on_screen, steady
 from tests.tui.foresight import until
 
 SIZE = (100, 30)
@@ -74,9 +74,7 @@ async def test_a_snapshot_from_another_thread_is_shown() -> None:
 
 
 async def test_all_panes_fit_80x24() -> None:
-    console = Console()
-    async with console.app.run_test(size=(80, 24)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (80, 24)) as (console, _):
         lines = console.screen_text.splitlines()
         assert len(lines) == 24
         assert sum("H100" in line for line in lines) == 1, "it is said once of GPUs that are alike"
@@ -85,9 +83,7 @@ async def test_all_panes_fit_80x24() -> None:
 
 
 async def test_the_cursor_stays_on_its_job_when_rows_move() -> None:
-    console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), SIZE) as (console, pilot):
         await pilot.press(*"jjjj")
         assert queue(console).cursor == 107
         first = tuple(j for j in console.snapshot.jobs if j.id != 101)
@@ -99,9 +95,7 @@ async def test_the_cursor_stays_on_its_job_when_rows_move() -> None:
 
 
 async def test_when_its_job_goes_the_cursor_takes_the_next_row() -> None:
-    console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), SIZE) as (console, pilot):
         await pilot.press("j")
         assert queue(console).cursor == 104
         await console.show(
@@ -113,9 +107,7 @@ async def test_when_its_job_goes_the_cursor_takes_the_next_row() -> None:
 
 
 async def test_keys_move_the_cursor() -> None:
-    console = Console(sample.many_jobs(200))
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(sample.many_jobs(200)), SIZE) as (console, pilot):
         table = queue(console)
         await pilot.press("G")
         assert table.cursor == 200
@@ -129,9 +121,7 @@ async def test_keys_move_the_cursor() -> None:
 
 
 async def test_the_mouse_selects_scrolls_and_opens() -> None:
-    console = Console(sample.many_jobs(200))
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(sample.many_jobs(200)), SIZE) as (console, pilot):
         table = queue(console)
         await pilot.click("#queue", offset=(10, 2 + table.head))
         assert table.cursor == 3
@@ -145,9 +135,7 @@ async def test_the_mouse_selects_scrolls_and_opens() -> None:
 
 
 async def test_tab_cycles_through_the_panes() -> None:
-    console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), SIZE) as (console, pilot):
         seen = []
         for _ in range(3):
             await pilot.press("tab")
@@ -158,9 +146,7 @@ async def test_tab_cycles_through_the_panes() -> None:
 
 
 async def test_the_filter_narrows_as_it_is_typed_and_escape_shows_all() -> None:
-    console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), SIZE) as (console, pilot):
         await pilot.press("slash", *"alice")
         assert set(queue(console).keys) == {91, 92, 93, 101, 106, 108}
         await pilot.press(*" sft")
@@ -175,18 +161,14 @@ async def test_the_filter_narrows_as_it_is_typed_and_escape_shows_all() -> None:
 
 
 async def test_keys_typed_into_the_filter_are_text() -> None:
-    console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), SIZE) as (console, pilot):
         await console.press(pilot, "slash", *"chrtdsPq")
         assert console.app.screen.query_one("#filter", Input).value == "chrtdsPq"
         assert console.audited() == []
 
 
 async def test_ended_jobs_share_a_row_that_opens_by_keys_and_by_a_click() -> None:
-    console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), SIZE) as (console, pilot):
         table = queue(console)
         folded = list(table.keys)
         assert folded[-1] == FOLD
@@ -206,9 +188,7 @@ async def test_ended_jobs_share_a_row_that_opens_by_keys_and_by_a_click() -> Non
 
 
 async def test_failures_are_new_until_they_were_viewed_or_acknowledged() -> None:
-    console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), SIZE) as (console, pilot):
         table = queue(console)
         assert "new)" not in console.screen_text, "all are"
         await pilot.press("a")
@@ -230,9 +210,7 @@ async def test_failures_are_new_until_they_were_viewed_or_acknowledged() -> None
 
 
 async def test_zoom_gives_the_focused_pane_the_screen() -> None:
-    console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), SIZE) as (console, pilot):
         await pilot.press("z")
         await pilot.pause()
         assert queue(console).size.height == 26
@@ -244,9 +222,7 @@ async def test_zoom_gives_the_focused_pane_the_screen() -> None:
 
 
 async def test_help_shows_every_key() -> None:
-    console = Console()
-    async with console.app.run_test(size=(110, 80)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (110, 80)) as (console, pilot):
         await pilot.press("question_mark")
         assert isinstance(console.app.screen, Help)
         assert "Put the waiting job at the head of the queue." in console.screen_text
@@ -273,17 +249,16 @@ async def test_help_shows_every_key() -> None:
 async def test_the_leave_dialog_chooses_the_way_to_exit(
     hand_over: str, leads: bool, keys: tuple[str, ...], how: ExitChoice
 ) -> None:
-    console = Console(sample.rich_snapshot() if leads else sample.viewer(), hand_over=hand_over)
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(sample.rich_snapshot() if leads else sample.viewer(), hand_over=hand_over), SIZE) as (
+        console,
+        pilot,
+    ):
         await pilot.press(*keys)
     assert console.app.return_value is how
 
 
 async def test_escape_closes_the_leave_dialog() -> None:
-    console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), SIZE) as (console, pilot):
         await pilot.press("q")
         assert isinstance(console.app.screen, LeaveDialog)
         await pilot.press("escape")
@@ -295,9 +270,7 @@ async def test_escape_closes_the_leave_dialog() -> None:
 @cases("day", [sample.rich_snapshot, sample.viewer])
 @cases("form", ["s", "B"])
 async def test_the_input_of_a_form_outlives_the_question(form: str, day: Callable[[], Snapshot], key: str) -> None:
-    console = Console(day())
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(day()), SIZE) as (console, pilot):
         await console.press(pilot, form, "x", key)
         assert "Your input in the form will be lost" in console.screen_text
         await console.press(pilot, "n")
@@ -308,18 +281,14 @@ async def test_the_input_of_a_form_outlives_the_question(form: str, day: Callabl
 
 
 async def test_ctrl_z_says_why_the_console_does_not_stop() -> None:
-    console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), SIZE) as (console, pilot):
         for keys in ((), ("s",), ("escape", "question_mark")):
             await console.press(pilot, *keys, "ctrl+z")
             assert "Not stopped: jobs would wait for its scheduler." in console.told[-1]
 
 
 async def test_text_pasted_outside_of_fields_is_ignored_and_that_is_said() -> None:
-    console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), SIZE) as (console, pilot):
         console.app.post_message(Paste("export PATH=/x"))
         await console.settle(pilot)
         assert console.told == ["Pasted text ignored, as only fields take text: export PATH=/x"]
@@ -332,9 +301,7 @@ async def test_text_pasted_outside_of_fields_is_ignored_and_that_is_said() -> No
 
 async def test_only_tab_is_inherited_from_textual() -> None:
     """Keys that nobody has declared come with an update of Textual: each is wanted, or left out."""
-    console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), SIZE) as (console, _):
         for screen in (console.app.screen, Help(Context.of(console.app.screen))):
             if screen is not console.app.screen:
                 await console.app.push_screen(screen)
@@ -343,25 +310,20 @@ async def test_only_tab_is_inherited_from_textual() -> None:
 
 
 async def test_an_action_under_way_is_carried_out_before_leaving() -> None:
-    console = Console(sample.viewer())
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(sample.viewer()), SIZE) as (console, pilot):
         await pilot.press("t", *"jjj", "h", "q")
     assert console.audited() == [("hold", "job 106")]
 
 
 async def test_messages_after_the_end_are_ignored() -> None:
-    console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), SIZE) as (console, _):
+        pass
     console.feed.publish(console.snapshot)
     assert console.feed._subscribers == []  # noqa: SLF001 - nothing else tells who listens
 
 
 async def test_queued_snapshots_are_replaced_by_newer_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), SIZE) as (console, pilot):
         shown: list[Snapshot] = []
         monkeypatch.setattr(console.app.pacer, "take", shown.append)
         ages = [replace(console.snapshot, taken_at=NOW + timedelta(seconds=second)) for second in range(3)]
@@ -373,9 +335,7 @@ async def test_queued_snapshots_are_replaced_by_newer_ones(monkeypatch: pytest.M
 
 
 async def test_detail_follows_its_job() -> None:
-    console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), SIZE) as (console, pilot):
         await pilot.press("enter")
         assert "RUNNING" in console.screen_text
         ended = sample.jobs()[3].evolve(state=JobState.COMPLETED, exit_code=0, ended_at=NOW)
@@ -388,9 +348,7 @@ async def test_detail_follows_its_job() -> None:
 
 
 async def test_nothing_is_drawn_behind_another_screen(monkeypatch: pytest.MonkeyPatch) -> None:
-    console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), SIZE) as (console, pilot):
         await pilot.press("enter")
         await pilot.pause()
         made = cells_made(queue(console), monkeypatch)
@@ -418,8 +376,7 @@ async def test_the_cost_of_a_key_depends_on_visible_rows_only(monkeypatch: pytes
     console = Console(sample.many_jobs(10_000))
     keys = ("j", "k", "G", "g", "pagedown", "pageup", "down", "up", "tab", "shift+tab")
     rng = random.Random(3)
-    async with console.app.run_test(size=(200, 50)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(console, (200, 50)) as (_, pilot):
         table = queue(console)
         order, made = table.rows.keys, cells_made(table, monkeypatch)
         for _ in range(60):
@@ -430,18 +387,14 @@ async def test_the_cost_of_a_key_depends_on_visible_rows_only(monkeypatch: pytes
 
 
 async def test_a_snapshot_of_the_same_jobs_sorts_nothing() -> None:
-    console = Console(sample.many_jobs(1000))
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(sample.many_jobs(1000)), SIZE) as (console, pilot):
         order = queue(console).rows.keys
         await console.show(pilot, replace(console.snapshot, taken_at=NOW + timedelta(seconds=1)))
         assert queue(console).rows.keys is order
 
 
 async def test_typing_a_filter_sorts_nothing() -> None:
-    console = Console(sample.many_jobs(2000))
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(sample.many_jobs(2000)), SIZE) as (console, pilot):
         order = queue(console).rows.keys
         await pilot.press("slash", *"sweep-1")
         assert 0 < len(queue(console).keys) < 2000
@@ -455,8 +408,7 @@ async def test_only_cells_that_changed_are_sent(monkeypatch: pytest.MonkeyPatch)
     console = Console()
     sent: list[int] = []
     render = ExactUpdate.render_segments
-    async with console.app.run_test(size=(200, 50)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(console, (200, 50)) as (_, pilot):
         await console.show(pilot, sample.with_node(gpus=tuple(sample.busy(i, 101) for i in range(8))))
         await steady(pilot)
 
@@ -480,8 +432,7 @@ async def test_only_cells_that_changed_are_sent(monkeypatch: pytest.MonkeyPatch)
 async def test_an_unchanged_snapshot_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console()
     refreshed: list[object] = []
-    async with console.app.run_test(size=(200, 50)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(console, (200, 50)) as (_, pilot):
         for table in console.app.screen.query(LineTable):
             monkeypatch.setattr(table, "refresh", lambda *regions, **_: refreshed.append(regions))
         await console.show(pilot, replace(sample.rich_snapshot(), jobs=console.snapshot.jobs))
@@ -489,9 +440,7 @@ async def test_an_unchanged_snapshot_sends_nothing(monkeypatch: pytest.MonkeyPat
 
 
 async def test_a_gpu_cursor_stays_on_its_gpu_when_one_drops_out() -> None:
-    console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), SIZE) as (console, pilot):
         grid = console.app.screen.query_one(GpuGrid)
         grid.move_to(5)
         uuid = grid.cursor
@@ -500,9 +449,9 @@ async def test_a_gpu_cursor_stays_on_its_gpu_when_one_drops_out() -> None:
 
 
 async def test_the_pane_says_how_many_jobs_are_hidden() -> None:
-    console = Console(sample.rich_snapshot(jobs=tuple(job(i) for i in range(1, 101)), order=tuple(range(1, 101))))
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(
+        Console(sample.rich_snapshot(jobs=tuple(job(i) for i in range(1, 101)), order=tuple(range(1, 101)))), SIZE
+    ) as (console, _):
         assert re.search(r"\+9\d waiting", console.screen_text)
 
 
@@ -516,9 +465,7 @@ async def test_a_busy_thread_yields_to_keys() -> None:
 
 
 async def test_the_screen_goes_on_below_a_dialog_but_not_below_a_page() -> None:
-    console = Console()
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (120, 36)) as (console, pilot):
         bar = console.app.screen_stack[0].query_one(StatusBar)
         await console.press(pilot, "s")
         console.clock.advance(61)

@@ -17,7 +17,7 @@ from tests.cases import cases
 from tests.factories import NOW
 from tests.lane import in_its_lane
 from tests.tui import sample
-from tests.tui.console import Console, steady, text_of
+from tests.tui.console import Console, on_screen, steady, text_of
 from tests.tui.every import stages_screens
 from tests.tui.every.hand import Hand
 from tests.tui.every.turns import Stored, tidy
@@ -89,9 +89,7 @@ async def test_a_notice_that_comes_and_goes_moves_nothing(size: tuple[int, int])
 
 @cases("gesture", ["key", "click"])
 async def test_an_error_stays_until_a_key_or_click_once_it_could_be_read(gesture: str) -> None:
-    console = Console()
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (120, 36)) as (console, pilot):
 
         async def act() -> None:
             if gesture == "key":
@@ -112,9 +110,7 @@ async def test_an_error_stays_until_a_key_or_click_once_it_could_be_read(gesture
 
 
 async def test_other_messages_stay_for_their_time_whatever_is_pressed() -> None:
-    console = Console()
-    async with console.app.run_test(size=(80, 24)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (80, 24)) as (console, pilot):
         console.app.messages.stays = {"information": 3600.0, "warning": 0.05}
         console.app.notify("copied")
         console.clock.advance(10)
@@ -127,9 +123,7 @@ async def test_other_messages_stay_for_their_time_whatever_is_pressed() -> None:
 
 
 async def test_the_newest_wins_and_problems_that_it_replaces_are_counted() -> None:
-    console = Console()
-    async with console.app.run_test(size=(80, 24)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (80, 24)) as (console, pilot):
         for text, severity in (("one", "information"), ("two", "warning"), ("three", "error"), ("four", "warning")):
             console.app.notify(text, severity=severity)
         await steady(pilot)
@@ -138,9 +132,7 @@ async def test_the_newest_wins_and_problems_that_it_replaces_are_counted() -> No
 
 @cases("width", [80, 120, 200])
 async def test_a_long_message_is_cut_and_says_where_the_whole_is(width: int) -> None:
-    console = Console()
-    async with console.app.run_test(size=(width, 24)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (width, 24)) as (console, pilot):
         console.app.notify(LONG)
         await steady(pilot)
         line = console.screen_text.splitlines()[-2]
@@ -149,9 +141,7 @@ async def test_a_long_message_is_cut_and_says_where_the_whole_is(width: int) -> 
 
 
 async def test_a_message_follows_the_screen_in_front() -> None:
-    console = Console()
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (120, 36)) as (console, pilot):
         console.app.notify("the disk is full", severity="error")
         console.app.action_help()
         await until(pilot, lambda: isinstance(console.app.screen, Help))
@@ -164,9 +154,7 @@ async def test_a_message_follows_the_screen_in_front() -> None:
 
 
 async def test_a_repeated_message_is_listed_once() -> None:
-    console = Console()
-    async with console.app.run_test(size=(80, 24)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (80, 24)) as (console, _):
         for _ in range(3):
             console.app.notify("already first", severity="warning")
         assert [each.text for each in console.app.notifier.log] == ["already first"]

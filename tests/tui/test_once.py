@@ -7,13 +7,11 @@ from textual.widgets import Input
 from gputui.tui.screens.dialogs import Prompt
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.timeline import TimelineScreen
-from tests.tui.console import Console
+from tests.tui.console import Console, on_screen
 
 
 async def test_a_line_sent_twice_is_accepted_once() -> None:
-    console = Console()
-    async with console.app.run_test(size=(100, 30)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (100, 30)) as (console, pilot):
         await pilot.press("P", "x")
         prompt = console.app.screen
         assert isinstance(prompt, Prompt)
@@ -26,9 +24,7 @@ async def test_a_line_sent_twice_is_accepted_once() -> None:
 
 
 async def test_a_second_dismissal_leaves_the_screen_below() -> None:
-    console = Console()
-    async with console.app.run_test(size=(100, 30)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (100, 30)) as (console, pilot):
         await pilot.press("T")
         below = console.app.screen
         assert isinstance(below, TimelineScreen)

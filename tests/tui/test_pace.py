@@ -18,7 +18,7 @@ from gputui.tui.app import Pacer
 from gputui.tui.progress import SLOW, USUAL, Pace, Repaints, log_pace
 from tests.cli.conftest import Run, alone, clock, run, store
 from tests.factories import GIB, NOW, sample, view
-from tests.tui.console import Console
+from tests.tui.console import Console, on_screen
 from tests.tui.test_pictures import show_history
 
 __all__ = ["alone", "clock", "run", "store"]
@@ -132,9 +132,7 @@ async def test_a_slow_console_draws_lines_without_graphs_and_no_seconds() -> Non
 
 
 async def test_keys_are_not_slowed() -> None:
-    console = Console(console=ConsoleSettings("off", slow=True))
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(console=ConsoleSettings("off", slow=True)), (120, 36)) as (console, pilot):
         await pilot.press("j", "j")
         assert any(line.startswith("▌") and " 105 starting" in line for line in console.screen_text.splitlines())
 

@@ -31,7 +31,7 @@ from gputui.tui.widgets.queue_rows import COLUMNS, USUAL, ChosenColumns
 from gputui.tui.widgets.status_bars import FieldNames
 from tests.factories import NOW, job, recurring, running, spec, uuid
 from tests.tui import sample
-from tests.tui.console import Console, steady
+from tests.tui.console import Console, on_screen, steady
 
 SIZE = (120, 36)
 
@@ -59,9 +59,7 @@ def with_array() -> Snapshot:
 
 
 async def test_a_covered_queue_loses_jobs_and_gains_room_for_tabs() -> None:
-    console = Console(sample.many_jobs(60))
-    async with console.app.run_test(size=(80, 24)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(sample.many_jobs(60)), (80, 24)) as (console, pilot):
         assert queue(console).head == 1
         await console.press(pilot, "question_mark")
         await console.resize(pilot, 120, 50)
@@ -75,9 +73,7 @@ async def test_a_covered_queue_loses_jobs_and_gains_room_for_tabs() -> None:
 
 class TestMarks:
     async def test_a_command_acts_on_marked_jobs_only(self) -> None:
-        console = Console()
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(), SIZE) as (console, pilot):
             queue(console).move_to(queue(console).keys.index(106))
             await console.press(pilot, "space", "space", "j", "space")
             assert set(queue(console).live.marks) == {106, 107, 110}
@@ -87,9 +83,7 @@ class TestMarks:
             assert console.told[-1] == "3 jobs are held: r releases them"
 
     async def test_marks_follow_their_jobs(self) -> None:
-        console = Console()
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(), SIZE) as (console, pilot):
             queue(console).move_to(queue(console).keys.index(107))
             await pilot.press("space")
             order = (110, 109, 108, 107, 106)
@@ -100,9 +94,7 @@ class TestMarks:
             assert not queue(console).live.marks
 
     async def test_all_shown_jobs_are_marked_and_escape_unmarks_first(self) -> None:
-        console = Console()
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(), SIZE) as (console, pilot):
             await pilot.press("slash", *"alice", "enter", "asterisk")
             assert set(queue(console).live.marks) == {101, 106, 108}
             await pilot.press("escape")
@@ -112,9 +104,7 @@ class TestMarks:
             assert len(queue(console).keys) == 9
 
     async def test_one_what_if_covers_all_suitable_marked_jobs(self) -> None:
-        console = Console(what_if="always")
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(what_if="always"), SIZE) as (console, pilot):
             await pilot.press("asterisk", "h")
             panel = console.app.screen
             assert isinstance(panel, WhatIf)
@@ -125,18 +115,14 @@ class TestMarks:
             assert [target for verb, target in console.audited()] == ["job 106", "job 107", "job 108", "job 110"]
 
     async def test_the_cost_of_a_bulk_cancel_is_shown(self) -> None:
-        console = Console(what_if="always")
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(what_if="always"), SIZE) as (console, pilot):
             await pilot.press("asterisk", "c")
             await pilot.pause()
             assert "3 running jobs" in console.screen_text
             assert "5 waiting jobs will not be started" in console.screen_text
 
     async def test_a_job_that_changed_its_state_meanwhile_is_reported(self) -> None:
-        console = Console(what_if="always")
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(what_if="always"), SIZE) as (console, pilot):
             await pilot.press("asterisk", "h")
             changed = [job for job in console.snapshot.jobs if job.id == 106]
             await console.show(pilot, sample.with_job(console.snapshot, [changed[0].evolve(held=True)]))
@@ -145,9 +131,7 @@ class TestMarks:
 
 class TestFilter:
     async def test_an_invalid_filter_is_reported_and_the_previous_one_holds(self) -> None:
-        console = Console()
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(), SIZE) as (console, pilot):
             await pilot.press("slash", *"tenant:bob")
             shown = list(queue(console).keys)
             field = console.app.screen.query_one("#filter", Input)
@@ -164,13 +148,9 @@ class TestFilter:
 
     async def test_up_recalls_earlier_input_even_after_a_restart(self, tmp_path: Path) -> None:
         preferences = Preferences(tmp_path / "console.json")
-        console = Console(preferences=preferences)
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(preferences=preferences), SIZE) as (console, pilot):
             await pilot.press("slash", *"bob", "enter", "escape", "slash", *"gpus>=4", "enter", "escape")
-        console = Console(preferences=Preferences(tmp_path / "console.json"))
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(preferences=Preferences(tmp_path / "console.json")), SIZE) as (console, pilot):
             await pilot.press("slash", "up")
             assert console.app.screen.query_one("#filter", Input).value == "gpus>=4"
             await pilot.press("up")
@@ -188,9 +168,7 @@ class TestFilter:
 
 class TestSorting:
     async def test_the_sort_key_cycles_through_the_columns(self) -> None:
-        console = Console()
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(), SIZE) as (console, pilot):
             planned = list(queue(console).keys)
             await pilot.press("S")
             assert list(queue(console).keys) == [101, 104, *sorted(planned[2:-1]), FOLD], "each section by itself"
@@ -205,9 +183,7 @@ class TestSorting:
             assert list(queue(console).keys) == planned
 
     async def test_a_click_on_a_title_sorts_and_a_second_one_reverses(self) -> None:
-        console = Console()
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(), SIZE) as (console, pilot):
             table = queue(console)
             await pilot.click(JobTable, offset=(3, table.head - 1))
             waiting = list(table.keys[table.rows.extent.running : -1])
@@ -217,9 +193,7 @@ class TestSorting:
             assert table.keys[-1] == FOLD
 
     async def test_a_new_snapshot_keeps_the_order_and_the_job_of_the_cursor(self) -> None:
-        console = Console()
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(), SIZE) as (console, pilot):
             await pilot.press("S", "j", "j")
             cursor = queue(console).cursor
             more = (*console.snapshot.jobs, job(90, name="earlier"))
@@ -231,9 +205,7 @@ class TestSorting:
 class TestColumns:
     async def test_columns_are_chosen_ordered_and_remembered(self, tmp_path: Path) -> None:
         preferences = Preferences(tmp_path / "console.json")
-        console = Console(preferences=preferences)
-        async with console.app.run_test(size=(200, 50)) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(preferences=preferences), (200, 50)) as (console, pilot):
             await console.press(pilot, "vertical_line")
             assert isinstance(console.app.screen, ColumnChooser)
             await console.press(pilot, "j", "space", "j", "j", "J", "enter")
@@ -243,16 +215,12 @@ class TestColumns:
         assert ChosenColumns.of(Preferences(tmp_path / "console.json").get("queue")).keys[2:4] == ("tenant", "name")
 
     async def test_escape_leaves_the_columns_unchanged(self) -> None:
-        console = Console()
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(), SIZE) as (console, pilot):
             await pilot.press("vertical_line", "space", "escape")
             assert queue(console).live.chosen.keys == USUAL
 
     async def test_every_column_can_be_drawn_of_every_kind_of_job(self) -> None:
-        console = Console(with_array())
-        async with console.app.run_test(size=(380, 60)) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(with_array()), (380, 60)) as (console, pilot):
             queue(console).live.chosen = ChosenColumns(tuple(COLUMNS))
             queue(console).lay_again()
             await pilot.pause()
@@ -266,9 +234,7 @@ class TestColumns:
 
 class TestFolding:
     async def test_waiting_elements_share_a_row_until_it_is_opened(self) -> None:
-        console = Console(with_array())
-        async with console.app.run_test(size=(200, 50)) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(with_array()), (200, 50)) as (console, pilot):
             assert -15 in queue(console).keys
             assert "sweep[2-5%2]" in console.screen_text
             assert "4 waiting, 2 running" in console.screen_text
@@ -280,17 +246,13 @@ class TestFolding:
             assert queue(console).cursor == -15
 
     async def test_a_command_on_a_folded_row_is_about_all_its_elements(self) -> None:
-        console = Console(with_array())
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(with_array()), SIZE) as (console, pilot):
             queue(console).move_to(queue(console).keys.index(-15))
             await console.press(pilot, "h")
             assert [target for _, target in console.audited()] == ["job 12", "job 13", "job 14", "job 15"]
 
     async def test_the_cursor_stays_when_an_element_starts(self) -> None:
-        console = Console(with_array())
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(with_array()), SIZE) as (console, pilot):
             queue(console).move_to(queue(console).keys.index(-15))
             first = next(job for job in console.snapshot.jobs if job.id == 12)
             started = first.evolve(state=JobState.RUNNING, started_at=NOW)
@@ -299,9 +261,7 @@ class TestFolding:
             assert [job.id for job in queue(console).jobs] == [13, 14, 15]
 
     async def test_dependents_are_beneath_a_job_when_it_is_opened(self) -> None:
-        console = Console(with_array())
-        async with console.app.run_test(size=(200, 50)) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(with_array()), (200, 50)) as (console, pilot):
             assert "▸llama-7b-sft" in console.screen_text
             queue(console).move_to(queue(console).keys.index(101))
             await pilot.press("o")
@@ -315,9 +275,7 @@ class TestFolding:
             assert "  └plot" in console.screen_text
 
     async def test_all_rows_are_opened_and_closed_together(self) -> None:
-        console = Console(with_array())
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(with_array()), SIZE) as (console, pilot):
             folded = list(queue(console).keys)
             await pilot.press("O", "a")
             assert sorted(queue(console).keys) == [FOLD, *sorted(job.id for job in console.snapshot.jobs)]
@@ -327,18 +285,17 @@ class TestFolding:
 
     async def test_jobs_with_circular_dependencies_are_shown(self) -> None:
         jobs = (job(1, after=(2,)), job(2, after=(1,)), job(3))
-        console = Console(sample.rich_snapshot(jobs=jobs, order=(1, 2, 3), reasons={}))
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(sample.rich_snapshot(jobs=jobs, order=(1, 2, 3), reasons={})), SIZE) as (
+            console,
+            pilot,
+        ):
             await pilot.press("O")
             assert sorted(queue(console).keys) == [1, 2, 3]
 
 
 class TestMoves:
     async def test_a_job_is_moved_up_after_its_what_if(self) -> None:
-        console = Console(what_if="always")
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(what_if="always"), SIZE) as (console, pilot):
             queue(console).move_to(queue(console).keys.index(110))
             await pilot.press("K")
             await wait_until(lambda: isinstance(console.app.screen, WhatIf), pilot)
@@ -348,9 +305,7 @@ class TestMoves:
             assert console.audited() == [("move", "job 110")]
 
     async def test_the_reason_against_a_move_is_shown(self) -> None:
-        console = Console()
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(), SIZE) as (console, pilot):
             queue(console).move_to(queue(console).keys.index(106))
             await pilot.press("K")
             await wait_until(lambda: bool(console.told), pilot)
@@ -358,9 +313,7 @@ class TestMoves:
             assert console.audited() == []
 
     async def test_scores_are_computed_only_when_shown(self) -> None:
-        console = Console()
-        async with console.app.run_test(size=(200, 50)) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(), (200, 50)) as (console, pilot):
             assert not queue(console).rows.scores
             queue(console).live.chosen = ChosenColumns(("id", "score", "why"))
             queue(console).lay_again()
@@ -370,9 +323,7 @@ class TestMoves:
 
 class TestCloneAndEdit:
     async def test_a_clone_is_submitted(self) -> None:
-        console = Console()
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(), SIZE) as (console, pilot):
             queue(console).move_to(queue(console).keys.index(101))
             await pilot.press("C")
             assert isinstance(console.app.screen, Submit)
@@ -383,9 +334,7 @@ class TestCloneAndEdit:
             assert newest.spec == console.snapshot.jobs[3].spec
 
     async def test_only_the_time_limit_of_a_running_job_is_edited(self) -> None:
-        console = Console()
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(), SIZE) as (console, pilot):
             queue(console).move_to(queue(console).keys.index(101))
             await pilot.press("e")
             await wait_until(lambda: "The job runs: only its time limit" in console.screen_text, pilot)
@@ -411,9 +360,7 @@ def ended(job_id: int, days: float) -> Job:
 class TestTabs:
     async def test_finished_jobs_come_from_queue_and_history_page_by_page(self) -> None:
         history = FakeHistory([ended(5, 3), ended(4, 30), ended(3, 900)])
-        console = Console(past=history)
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(past=history), SIZE) as (console, pilot):
             await pilot.press("2")
             await wait_until(lambda: 5 in queue(console).keys, pilot)
             assert list(queue(console).keys) == [91, 92, 93, 5]
@@ -437,16 +384,15 @@ class TestTabs:
         def broken(since: datetime | None) -> Iterator[Job]:
             raise OSError("no such disk")
 
-        console = Console(sample.empty_queue(), past=broken)
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(sample.empty_queue(), past=broken), SIZE) as (console, pilot):
             await pilot.press("2")
             await wait_until(lambda: "no such disk" in console.screen_text, pilot)
 
     async def test_each_tab_keeps_its_cursor(self) -> None:
-        console = Console(sample.rich_snapshot(recurring=(recurring(id=7, name="nightly"),)))
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(sample.rich_snapshot(recurring=(recurring(id=7, name="nightly"),))), SIZE) as (
+            console,
+            pilot,
+        ):
             await pilot.press("j", "j")
             cursor = queue(console).cursor
             await pilot.press("3")
@@ -456,17 +402,13 @@ class TestTabs:
             assert queue(console).cursor == cursor
 
     async def test_a_click_opens_a_tab(self) -> None:
-        console = Console()
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(), SIZE) as (console, pilot):
             await pilot.click(JobTable, offset=(32, 0))
             assert queue(console).sheet is queue(console).recurring
             assert "No recurring jobs" in console.screen_text
 
     async def test_the_current_tab_is_named_even_if_not_all_fit(self) -> None:
-        console = Console()
-        async with console.app.run_test(size=(80, 24)) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(), (80, 24)) as (console, pilot):
             await pilot.press("4")
             assert "4 reservations" in console.screen_text
             assert "No GPUs are reserved" in console.screen_text
@@ -495,9 +437,7 @@ class TestRecurringActions:
             assert not console.store.recurring()
 
     async def test_a_recurring_job_is_created_by_the_form(self) -> None:
-        console = Console()
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(), SIZE) as (console, pilot):
             await pilot.press("E", *"@daily")
             await console.press(pilot, "enter")
             assert [entry.expression for entry in console.store.recurring().values()] == ["@daily"]
@@ -529,9 +469,7 @@ class TestStableRows:
     """View and cursor row stay in place when jobs end or start."""
 
     async def test_jobs_that_end_under_the_cursor_keep_their_row_until_it_is_left(self) -> None:
-        console = Console(sample.many_jobs(90))
-        async with console.app.run_test(size=(80, 24)) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(sample.many_jobs(90)), (80, 24)) as (console, pilot):
             table = queue(console)
             await pilot.press("j", "j", "g")
             for number in range(1, 8):
@@ -547,9 +485,7 @@ class TestStableRows:
             assert table.keys[-8:] == [FOLD, 7, 6, 5, 4, 3, 2, 1]
 
     async def test_the_rows_in_sight_stay_when_one_above_ends_or_starts(self) -> None:
-        console = Console(sample.many_jobs(90))
-        async with console.app.run_test(size=(80, 24)) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(sample.many_jobs(90)), (80, 24)) as (console, pilot):
             table = queue(console)
             await pilot.press(*"jjjjjjjjjjkk")
             seen = self.in_sight(table)
@@ -587,9 +523,7 @@ class TestStableRows:
         await console.show(pilot, replace(console.snapshot, taken_at=NOW + timedelta(seconds=number)))
 
     async def test_marks_leave_ended_jobs_and_stay_on_later_ones(self) -> None:
-        console = Console(sample.many_jobs(20))
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(sample.many_jobs(20)), SIZE) as (console, pilot):
             await pilot.press("space", "space", "space")
             await self.end(console, pilot, 2)
             assert set(queue(console).live.marks) == {1, 3}

@@ -17,7 +17,7 @@ from gputui.tui.screens.forms import Reserve
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.what_if import WhatIf
 from tests.factories import NOW, uuid
-from tests.tui.console import Console
+from tests.tui.console import Console, on_screen
 from tests.tui.foresight import opened, watched
 
 HOUR = timedelta(hours=1)
@@ -73,9 +73,7 @@ async def test_delayed_jobs_are_shown_before_a_reservation_is_made() -> None:
 
 
 async def test_the_default_reservation_is_the_selected_gpu_for_eight_hours() -> None:
-    console = Console()
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (120, 36)) as (console, pilot):
         await pilot.press("shift+tab", "l", "B")
         await console.press(pilot, "enter")
         assert isinstance(here(console), Main)
@@ -85,9 +83,7 @@ async def test_the_default_reservation_is_the_selected_gpu_for_eight_hours() -> 
 
 
 async def test_a_start_with_its_end_needs_no_length() -> None:
-    console = Console()
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (120, 36)) as (console, pilot):
         await pilot.press("shift+tab", "l", "B")
         console.app.screen.query_one("#start", Input).value = "Mon 9-17"
         await pilot.pause()
@@ -156,8 +152,6 @@ async def test_affected_jobs_are_shown_before_a_reservation_is_removed() -> None
 
 
 async def test_a_read_only_console_cannot_reserve() -> None:
-    console = Console(console=ConsoleSettings(read_only=True))
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(console=ConsoleSettings(read_only=True)), (120, 36)) as (console, pilot):
         await pilot.press("B")
         assert isinstance(here(console), Main)

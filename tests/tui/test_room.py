@@ -29,7 +29,7 @@ from scripts.keys import keys_document
 from tests.cases import cases
 from tests.factories import NOW, running, uuid
 from tests.tui import days, sample
-from tests.tui.console import Console
+from tests.tui.console import Console, on_screen
 from tests.tui.test_queue import queue, with_array
 
 
@@ -117,9 +117,7 @@ def test_keys_have_the_names_of_the_keyboard() -> None:
 
 
 async def test_escape_leaves_an_empty_filter_line() -> None:
-    console = Console()
-    async with console.app.run_test(size=(80, 24)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (80, 24)) as (console, pilot):
         await pilot.press("slash")
         await pilot.pause()
         assert "Enter keep  Esc show all" in console.screen_text
@@ -134,18 +132,14 @@ async def test_escape_leaves_an_empty_filter_line() -> None:
 
 
 async def test_a_filter_says_how_many_match() -> None:
-    console = Console()
-    async with console.app.run_test(size=(80, 24)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (80, 24)) as (console, pilot):
         await pilot.press("slash", *"tenant:alice", "enter")
         await pilot.pause()
         assert "6 of 11 jobs   Esc shows all" in console.screen_text
 
 
 async def test_the_cursor_is_visible_after_sorting() -> None:
-    console = Console(with_array())
-    async with console.app.run_test(size=(80, 24)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(with_array()), (80, 24)) as (console, pilot):
         await pilot.press("S", "S")
         await pilot.pause()
         table = queue(console)
@@ -157,8 +151,7 @@ async def test_the_cursor_is_visible_after_sorting() -> None:
 async def test_the_reason_for_an_unreadable_log_is_shown_in_full() -> None:
     console = Console()
     console.logs.error = NotFoundError("the output of attempt 1 of job 101 was removed with its container")
-    async with console.app.run_test(size=(80, 24)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(console, (80, 24)) as (_, pilot):
         for _ in range(200):
             if "container" in console.screen_text.split("LOG #101")[1]:
                 break
@@ -202,9 +195,7 @@ async def recalled(console: Console, pilot: Pilot[ExitChoice]) -> None:
 
 @cases("size", [(80, 24), (120, 36), (200, 50), (300, 80)])
 async def test_the_screen_of_an_idle_machine_is_not_half_empty(size: tuple[int, int]) -> None:
-    console = Console(sample.empty_queue(), gpu_past=lambda: idle_for(60))
-    async with console.app.run_test(size=size) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(sample.empty_queue(), gpu_past=lambda: idle_for(60)), size) as (console, pilot):
         await recalled(console, pilot)
         lines = console.screen_text.splitlines()
         assert sum(bool(line.strip()) for line in lines) > size[1] / 2
@@ -214,8 +205,9 @@ async def test_the_screen_of_an_idle_machine_is_not_half_empty(size: tuple[int, 
 
 @cases(("minutes", "span"), [(1, "UTL 2m"), (4, "UTL 2m"), (10, "UTL 10m"), (40, "UTL 1h")])
 async def test_graphs_of_an_idle_machine_go_back_twice_as_far_as_is_recorded(minutes: int, span: str) -> None:
-    console = Console(sample.empty_queue(), gpu_past=lambda: idle_for(minutes))
-    async with console.app.run_test(size=(300, 80)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(sample.empty_queue(), gpu_past=lambda: idle_for(minutes)), (300, 80)) as (
+        console,
+        pilot,
+    ):
         await recalled(console, pilot)
         assert span in console.screen_text

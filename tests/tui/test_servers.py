@@ -11,7 +11,7 @@ from gputui.tui.screens.forms import Submit
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.what_if import WhatIf
 from tests.cases import cases
-from tests.tui.console import Console
+from tests.tui.console import Console, on_screen
 from tests.tui.foresight import until
 from tests.tui.pictures import SIZES, Look, looks_as_it_did, sizes_of
 from tests.tui.servers import one_silent, two_servers
@@ -31,9 +31,7 @@ def test_servers_look_as_they_did(snap_compare: Compare, name: str, size: str) -
 
 
 async def test_ids_and_gpus_have_their_server() -> None:
-    console = Console(two_servers())
-    async with console.app.run_test(size=(200, 50)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(two_servers()), (200, 50)) as (console, _):
         shown = console.screen_text
         assert "SERVER" in shown
         assert "gpu1:0" in shown
@@ -42,9 +40,7 @@ async def test_ids_and_gpus_have_their_server() -> None:
 
 
 async def test_the_form_is_for_the_chosen_server() -> None:
-    console = Console(two_servers())
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(two_servers()), (120, 36)) as (console, pilot):
         await console.press(pilot, "s")
         assert isinstance(console.app.screen, Choose)
         assert list(console.app.screen.texts) == ["gpu1", "gpu2"]
@@ -54,9 +50,7 @@ async def test_the_form_is_for_the_chosen_server() -> None:
 
 
 async def test_the_effects_on_one_server_are_shown() -> None:
-    console = Console(two_servers(), what_if="always")
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(two_servers(), what_if="always"), (120, 36)) as (console, pilot):
         waiting = next(job for job in console.snapshot.jobs if server_of(job.id) == "gpu2" and job.name == "distill")
         main = console.app.screen
         assert isinstance(main, Main)
@@ -70,8 +64,7 @@ async def test_a_job_of_a_cluster_among_the_servers_has_only_what_its_engine_has
     console = Console(two_servers(), what_if="always")
     lacking = {Capability.WHAT_IF: "it plans itself", Capability.RAISE_PRIORITY: "Lab fixes priorities"}
     console.backend.of_servers["gpu2"] = About("lab", "alice", "", Caps("Lab", lacking, {"retries": "it runs once"}))
-    async with console.app.run_test(size=(200, 50)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(console, (200, 50)) as (_, pilot):
         main = console.app.screen
         assert isinstance(main, Main)
         for server, is_offered in (("gpu1", True), ("gpu2", False)):
@@ -89,9 +82,7 @@ async def test_a_job_of_a_cluster_among_the_servers_has_only_what_its_engine_has
 
 
 async def test_there_is_no_forecast_for_jobs_of_two_servers() -> None:
-    console = Console(two_servers(), what_if="always")
-    async with console.app.run_test(size=(200, 50)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(two_servers(), what_if="always"), (200, 50)) as (console, pilot):
         await console.press(pilot, "asterisk")
         await console.press(pilot, "c")
         assert isinstance(console.app.screen, WhatIf)
@@ -101,8 +92,6 @@ async def test_there_is_no_forecast_for_jobs_of_two_servers() -> None:
 
 @cases("silent", [False, True])
 async def test_a_silent_server_is_told(silent: bool) -> None:
-    console = Console(one_silent() if silent else two_servers())
-    async with console.app.run_test(size=(200, 50)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(one_silent() if silent else two_servers()), (200, 50)) as (console, _):
         assert ("gpu2 does not answer: ssh: connect" in console.screen_text) is silent
         assert ("1 of 2 servers" in console.screen_text) is silent

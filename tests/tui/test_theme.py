@@ -49,7 +49,7 @@ from gputui.tui.themes import (
     themes,
 )
 from tests.cases import cases
-from tests.tui.console import Console
+from tests.tui.console import Console, on_screen
 from tests.tui.sight import SIGHTS, distance
 
 DESIGNED = {"dark": DARK, "light": LIGHT, "contrast": CONTRAST}
@@ -197,9 +197,7 @@ def test_sixteen_colours_are_not_rounded() -> None:
 async def test_a_terminal_of_256_colours_gets_such_a_palette(environ: dict[str, str], is_rounded: bool) -> None:
     appearance = appearance_of(ConsoleSettings(), environ)
     assert appearance.is_rounded is is_rounded
-    console = Console(look=replace(appearance, theme="gputui"))
-    async with console.app.run_test(size=(80, 24)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(look=replace(appearance, theme="gputui")), (80, 24)) as (console, _):
         drawn = {as_shown(colour) == colour for colour in colours_on(console)}
         assert drawn == {is_rounded}
 
@@ -214,9 +212,7 @@ def test_borders_and_texts_of_style_sheets_are_readable(name: str, is_rounded: b
 
 @cases("name", ["nord", "textual-light", "gputui-light"])
 async def test_style_sheets_have_these_colours_when_it_runs(name: str) -> None:
-    console = Console(look=Appearance(name, is_rounded=True))
-    async with console.app.run_test(size=(80, 24)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(look=Appearance(name, is_rounded=True)), (80, 24)) as (console, _):
         palette, theme = console.app.theming.palette(), console.app.current_theme
         wanted = theme_of(name, palette, dark=theme.dark).to_color_system().generate()
         worn = console.app.stylesheet._variables  # noqa: SLF001 - what style sheets were parsed with
@@ -340,9 +336,7 @@ def colours_on(console: Console) -> set[str]:
 
 @cases("name", ["gputui-light", "nord", "gputui-16", "ansi-light"])
 async def test_a_theme_reaches_every_cell_at_once(name: str) -> None:
-    console = Console()
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (120, 36)) as (console, pilot):
         console.app.theming.try_on(name)
         await pilot.pause()
         await pilot.pause()
@@ -357,9 +351,10 @@ async def test_a_theme_reaches_every_cell_at_once(name: str) -> None:
 
 class TestThemeChooser:
     async def test_the_theme_under_the_cursor_is_previewed_and_escape_goes_back(self, tmp_path: Path) -> None:
-        console = Console(preferences=Preferences(tmp_path / "console.json"))
-        async with console.app.run_test(size=(100, 40)) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(preferences=Preferences(tmp_path / "console.json")), (100, 40)) as (
+            console,
+            pilot,
+        ):
             await pilot.press("ctrl+t", "j", "j")
             await pilot.pause()
             assert console.app.theme == "gputui-light"
@@ -371,9 +366,7 @@ class TestThemeChooser:
 
     async def test_enter_keeps_the_theme_for_the_next_console(self, tmp_path: Path) -> None:
         path = tmp_path / "console.json"
-        console = Console(preferences=Preferences(path))
-        async with console.app.run_test(size=(100, 40)) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(preferences=Preferences(path)), (100, 40)) as (_, pilot):
             await pilot.press("ctrl+t", "down", "down", "enter")
             await pilot.pause()
         again = Console(preferences=Preferences(path))
@@ -389,9 +382,7 @@ class TestThemeChooser:
 class TestWithoutColours:
     async def test_no_screen_has_colours_without_a_colour_terminal(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("NO_COLOR", "1")
-        console = Console()
-        async with console.app.run_test(size=(100, 36)) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(), (100, 36)) as (console, pilot):
             for keys in ((), ("question_mark",), ("escape", "s"), ("escape", "colon"), ("escape", "c")):
                 await pilot.press(*keys)
                 await pilot.pause()

@@ -13,7 +13,7 @@ from gputui.tui.present.timeline import legend
 from gputui.tui.themes import Appearance
 from tests.cases import cases
 from tests.tui import sample
-from tests.tui.console import Console
+from tests.tui.console import Console, on_screen
 from tests.tui.test_pictures import LOG, show_history
 
 DAYS = (sample.rich_snapshot, sample.strange_names, sample.stale, sample.no_docker, sample.empty_queue, sample.no_gpu)
@@ -43,8 +43,7 @@ SCREENS = ("question_mark", "s", "colon", "c", "T", "enter", "L", "ctrl+t", "q",
 async def test_every_other_screen_is_ascii() -> None:
     console = Console(look=ASCII)
     console.logs.lines = {101: LOG}
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(console, (120, 36)) as (_, pilot):
         main = console.screen_text
         for keys in SCREENS:
             await pilot.press(*keys.split())

@@ -18,7 +18,7 @@ from gputui.tui.widgets.line_table import LineTable
 from tests.cases import cases
 from tests.factories import NOW, job
 from tests.tui import sample
-from tests.tui.console import Console
+from tests.tui.console import Console, on_screen
 
 
 def lines_of(table: LineTable[str] | LineTable[int] | GpuCards) -> list[Strip]:
@@ -32,9 +32,7 @@ def _has_columns(table: LineTable[Any], y: int) -> bool:
 
 @cases("room", [79, 81, 101, 133, 167])
 async def test_columns_are_aligned_with_their_titles(room: int) -> None:
-    console = Console(sample.strange_names())
-    async with console.app.run_test(size=(room, 31)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(sample.strange_names()), (room, 31)) as (console, _):
         tables = (console.app.screen.query_one(GpuGrid).shown, console.app.screen.query_one(JobTable))
         for table in tables:
             for strip in lines_of(table):  # type: ignore[arg-type]
@@ -52,9 +50,7 @@ async def test_columns_are_aligned_with_their_titles(room: int) -> None:
 
 @cases("keys", [("T",), ("question_mark",), ("enter",), ("v", "v"), ("v", "v", "v"), ("c",)])
 async def test_lines_of_other_screens_are_as_wide_as_the_screen(keys: tuple[str, ...]) -> None:
-    console = Console(sample.strange_names())
-    async with console.app.run_test(size=(101, 31)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(sample.strange_names()), (101, 31)) as (console, pilot):
         await pilot.press(*keys)
         await pilot.pause()
         strips = console.strips

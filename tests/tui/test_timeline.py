@@ -22,7 +22,7 @@ from tests.cases import cases
 from tests.domain.policy.test_sharing import row, sharing
 from tests.factories import NOW, job, running, uuid, view
 from tests.tui import plans, sample
-from tests.tui.console import Console
+from tests.tui.console import Console, on_screen
 from tests.tui.foresight import opened, select, timeline_of, until, watched
 
 SIZE = (110, 30)
@@ -44,9 +44,7 @@ def table(screen: TimelineScreen) -> TimelineTable:
 
 
 async def test_the_timeline_shows_running_and_planned_jobs_and_reservations() -> None:
-    console = watched()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), SIZE) as (console, pilot):
         screen = await timeline_of(console, pilot)
         heading = console.screen_text.splitlines()[0]
         drawn = rows(console)
@@ -68,9 +66,7 @@ async def test_the_timeline_shows_running_and_planned_jobs_and_reservations() ->
 
 
 async def test_the_timeline_selects_the_job_of_the_main_screen_and_enter_opens_it() -> None:
-    console = watched()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), SIZE) as (console, pilot):
         await select(console, 108)
         screen = await timeline_of(console, pilot)
         assert table(screen).picked == 108
@@ -83,9 +79,7 @@ async def test_the_timeline_selects_the_job_of_the_main_screen_and_enter_opens_i
 
 
 async def test_arrow_keys_go_from_bar_to_bar() -> None:
-    console = watched()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), SIZE) as (console, pilot):
         screen = await timeline_of(console, pilot)
         seen = []
         for key in ("g", "right", "right", "left", "j", "down", "l", "k", "G"):
@@ -95,9 +89,7 @@ async def test_arrow_keys_go_from_bar_to_bar() -> None:
 
 
 async def test_each_kind_of_bar_has_its_words() -> None:
-    console = watched()
-    async with console.app.run_test(size=(160, 30)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), (160, 30)) as (console, pilot):
         screen = await timeline_of(console, pilot)
         for job_id, words in (
             (101, "runs on GPU 0-1 for 2h15m, ended by its limit 17:45:00 (in 5h45m)"),
@@ -115,17 +107,16 @@ async def test_each_kind_of_bar_has_its_words() -> None:
 
 async def test_one_job_without_a_limit_leaves_room_for_the_next_minutes() -> None:
     """Its end is assumed a day ahead: the scale shows an hour of that."""
-    console = Console(sample.rich_snapshot(jobs=(running(1, on=(uuid(0),)),), order=()))
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(sample.rich_snapshot(jobs=(running(1, on=(uuid(0),)),), order=())), SIZE) as (
+        console,
+        pilot,
+    ):
         screen = await timeline_of(console, pilot)
         assert table(screen).scale.step <= timedelta(minutes=2)
 
 
 async def test_keys_zoom_and_scroll() -> None:
-    console = watched()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), SIZE) as (console, pilot):
         screen = await timeline_of(console, pilot)
         whole = table(screen).scale
         await pilot.press("i")
@@ -144,9 +135,7 @@ async def test_keys_zoom_and_scroll() -> None:
 
 
 async def test_the_selection_is_scrolled_into_view() -> None:
-    console = watched()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), SIZE) as (console, pilot):
         screen = await timeline_of(console, pilot, "g", "i", "i", "i", "i", "i", "right")
         bar, scale = table(screen).bar, table(screen).scale
         assert bar is not None
@@ -155,9 +144,7 @@ async def test_the_selection_is_scrolled_into_view() -> None:
 
 
 async def test_time_advances_by_whole_cells() -> None:
-    console = watched()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), SIZE) as (console, pilot):
         screen = await timeline_of(console, pilot)
         before = table(screen).scale
         for _ in range(3):
@@ -170,9 +157,7 @@ async def test_time_advances_by_whole_cells() -> None:
 
 
 async def test_a_new_snapshot_is_planned_again() -> None:
-    console = watched()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), SIZE) as (console, pilot):
         screen = await timeline_of(console, pilot)
         screen.pace = Throttle(rest=0)
         fewer = tuple(job for job in console.snapshot.jobs if job.id != 106)
@@ -187,9 +172,7 @@ async def test_a_new_snapshot_is_planned_again() -> None:
 
 
 async def test_an_action_on_the_selected_job_shows_its_effect() -> None:
-    console = watched()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), SIZE) as (console, pilot):
         await select(console, 111)
         screen = await timeline_of(console, pilot)
         assert table(screen).picked == 111
@@ -203,9 +186,7 @@ async def test_an_action_on_the_selected_job_shows_its_effect() -> None:
 
 
 async def test_sixty_four_gpus_scroll_at_80x24() -> None:
-    console = watched(plans.large())
-    async with console.app.run_test(size=(80, 24)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(plans.large()), (80, 24)) as (console, pilot):
         screen = await timeline_of(console, pilot)
         assert "node1:0" in console.screen_text
         assert "of 64 GPUs" in console.screen_text
@@ -225,9 +206,9 @@ async def test_a_preempted_job_has_two_selectable_bars() -> None:
     rows_ = tuple(view(i, GpuState.ALLOCATED, job_id=1) for i in range(2))
     node = replace(plans.contended().nodes[0], gpus=rows_)
     policy = PolicySettings(predict=False, preemption=True)
-    console = Console(plans.contended(nodes=(node,), jobs=jobs, order=(2,)), what_if="always", policy=policy)
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(
+        Console(plans.contended(nodes=(node,), jobs=jobs, order=(2,)), what_if="always", policy=policy), SIZE
+    ) as (console, pilot):
         screen = await timeline_of(console, pilot, "g")
         seen = []
         for key in ("left", "right", "right", "right"):
@@ -246,9 +227,9 @@ async def test_jobs_that_share_a_gpu_have_a_line_each() -> None:
     second = sharing(running(2, on=(uuid(0),), name="second", time_limit=3 * HOUR), 10)
     node = replace(plans.contended().nodes[0], gpus=(row(0, [first, second], {}), view(1)))
     policy = PolicySettings(predict=False, share=("all",))
-    console = Console(plans.contended(nodes=(node,), jobs=(first, second), order=()), what_if="always", policy=policy)
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(
+        Console(plans.contended(nodes=(node,), jobs=(first, second), order=()), what_if="always", policy=policy), SIZE
+    ) as (console, pilot):
         screen = await timeline_of(console, pilot, "g", "j")
         assert ["1 first━" in rows(console)[0], "2 second━" in rows(console)[1]] == [True, True]
         assert [line[:5].strip("▌ ") for line in rows(console)[:3]] == ["0", "", "1"]
@@ -260,9 +241,7 @@ async def test_jobs_that_share_a_gpu_have_a_line_each() -> None:
 
 
 async def test_the_gpu_of_the_row_is_drained_and_resumed() -> None:
-    console = watched()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), SIZE) as (console, pilot):
         await timeline_of(console, pilot, "g", "j")
         await opened(console, pilot, "d", *"hot")
         assert "Drain GPU 1: no new jobs" in console.screen_text
@@ -274,9 +253,7 @@ async def test_the_gpu_of_the_row_is_drained_and_resumed() -> None:
 
 
 async def test_a_click_selects_a_bar_and_a_second_one_opens_it() -> None:
-    console = watched()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), SIZE) as (console, pilot):
         screen = await timeline_of(console, pilot)
         x = rows(console)[2].index("108 segformer")
         await pilot.click("#rows", offset=(x + 4, 3))
@@ -286,9 +263,7 @@ async def test_a_click_selects_a_bar_and_a_second_one_opens_it() -> None:
 
 
 async def test_the_log_of_the_selected_job_is_followed_on_the_main_screen() -> None:
-    console = watched()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), SIZE) as (console, pilot):
         await select(console, 102)
         await timeline_of(console, pilot, "f")
         assert isinstance(console.app.screen, Main)
@@ -303,9 +278,7 @@ async def test_the_rows_are_there_before_the_plan_and_a_failure_is_reported(monk
         raise ZeroDivisionError("oops")
 
     monkeypatch.setattr(module, "timeline", broken)
-    console = watched()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), SIZE) as (console, pilot):
         await pilot.press("T")
         assert "drained: fan noise" in console.screen_text
         await until(pilot, lambda: "The forecast failed: ZeroDivisionError: oops" in console.screen_text)
@@ -314,9 +287,7 @@ async def test_the_rows_are_there_before_the_plan_and_a_failure_is_reported(monk
 @cases("day", [sample.no_gpu, sample.stale, sample.empty_queue, sample.paused])
 async def test_strange_snapshots_are_drawn(day: object) -> None:
     assert callable(day)
-    console = watched(day())
-    async with console.app.run_test(size=(80, 24)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(day()), (80, 24)) as (console, pilot):
         screen = await timeline_of(console, pilot, "j", "right", "i", "greater_than_sign")
         assert console.app.screen is screen
         text = console.screen_text
@@ -325,9 +296,7 @@ async def test_strange_snapshots_are_drawn(day: object) -> None:
 
 
 async def test_strange_names_are_text() -> None:
-    console = watched(sample.strange_names())
-    async with console.app.run_test(size=(120, 30)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(sample.strange_names()), (120, 30)) as (console, pilot):
         await timeline_of(console, pilot)
         text = console.screen_text
         assert "[red]mallory" in text or "escape" in text
@@ -336,9 +305,7 @@ async def test_strange_names_are_text() -> None:
 
 
 async def test_a_plan_that_comes_before_the_widget_has_its_size_does_not_move_the_present() -> None:
-    console = watched()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), SIZE) as (console, pilot):
         await select(console, 107)
         screen = await timeline_of(console, pilot)
         await until(pilot, lambda: table(screen).picked == 107 and any("107" in row for row in rows(console)))

@@ -16,7 +16,7 @@ from gputui.tui.screens.forms import Submit
 from gputui.tui.screens.main import Main
 from tests.cases import cases
 from tests.tui import plans
-from tests.tui.console import Console
+from tests.tui.console import Console, on_screen
 from tests.tui.foresight import select, watched
 
 CHARACTERS = {"slash": "/", "space": " ", "enter": "\r", "escape": None, "tab": "\t", "plus": "+", "backspace": "\x7f"}
@@ -50,8 +50,7 @@ async def done(console: Console, pilot: Pilot[ExitChoice]) -> None:
 async def test_a_filter_typed_at_once_is_complete(pause: float) -> None:
     console = Console()
     console.app.input_queue.delay = FRAME
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(console, (120, 36)) as (_, pilot):
         await console.press(pilot, "end")
         for key in ("slash", *"hcsw", "enter"):
             burst(console, key)
@@ -65,9 +64,7 @@ async def test_a_filter_typed_at_once_is_complete(pause: float) -> None:
 
 
 async def test_text_typed_right_after_a_form_opened_reaches_it() -> None:
-    console = Console()
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (120, 36)) as (console, pilot):
         burst(console, "s", *"ch")
         await done(console, pilot)
         assert isinstance(console.app.screen, Submit)
@@ -78,9 +75,7 @@ async def test_text_typed_right_after_a_form_opened_reaches_it() -> None:
 
 
 async def test_keys_work_after_their_target_is_gone() -> None:
-    console = Console()
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (120, 36)) as (console, pilot):
         burst(console, "question_mark", "escape", "question_mark", "escape", "slash", *"ab", "escape", "slash", "c")
         await done(console, pilot)
         assert console.app.screen.query_one("#filter", Input).value.endswith("c")
@@ -88,9 +83,7 @@ async def test_keys_work_after_their_target_is_gone() -> None:
 
 @cases("job_id", [101, 108])
 async def test_text_typed_right_after_an_edit_form_opened_reaches_its_time_limit(job_id: int) -> None:
-    console = watched(plans.contended())
-    async with console.app.run_test(size=(80, 24)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(plans.contended()), (80, 24)) as (console, pilot):
         await select(console, job_id)
         await pilot.pause()
         burst(console, "e", "plus", "1", "h")
@@ -101,9 +94,7 @@ async def test_text_typed_right_after_an_edit_form_opened_reaches_its_time_limit
 
 @cases("size", [(80, 24), (80, 16)])
 async def test_keys_after_a_focus_change_go_to_the_new_pane(size: tuple[int, int]) -> None:
-    console = Console()
-    async with console.app.run_test(size=size) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), size) as (console, pilot):
         burst(console, "tab", "slash", *"ab", "enter")
         await done(console, pilot)
         assert console.app.screen.query_one("#filter", Input).value == ""
@@ -114,9 +105,7 @@ async def test_keys_after_a_focus_change_go_to_the_new_pane(size: tuple[int, int
 
 
 async def test_a_key_after_enter_is_not_part_of_the_line() -> None:
-    console = Console()
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (120, 36)) as (console, pilot):
         burst(console, "slash", *"host", "enter", "s")
         await done(console, pilot)
         assert isinstance(console.app.screen, Submit)
@@ -130,9 +119,7 @@ async def test_a_key_after_enter_is_not_part_of_the_line() -> None:
 
 
 async def test_escape_and_a_key_in_one_read_are_two_keys() -> None:
-    console = Console()
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (120, 36)) as (console, pilot):
         burst(console, "question_mark")
         after_escape(console, "alt+s", "s")
         burst(console, *"ch")
@@ -143,9 +130,7 @@ async def test_escape_and_a_key_in_one_read_are_two_keys() -> None:
 
 
 async def test_escape_and_enter_in_one_read_leave_a_question_instead_of_committing_it() -> None:
-    console = Console()
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (120, 36)) as (console, pilot):
         await console.press(pilot, "c")
         assert not isinstance(console.app.screen, Main)
         after_escape(console, "enter", "enter")
@@ -154,9 +139,7 @@ async def test_escape_and_enter_in_one_read_leave_a_question_instead_of_committi
 
 
 async def test_keys_with_alt_still_edit_text_fields() -> None:
-    console = Console()
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (120, 36)) as (console, pilot):
         burst(console, "slash", *"ab", "space", *"cd")
         after_escape(console, "ctrl+w", "backspace")
         await done(console, pilot)
@@ -164,9 +147,7 @@ async def test_keys_with_alt_still_edit_text_fields() -> None:
 
 
 async def test_escape_and_enter_in_one_read_leave_a_form_instead_of_submitting_it() -> None:
-    console = Console()
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (120, 36)) as (console, pilot):
         burst(console, "s", *"busybox")
         await done(console, pilot)
         assert isinstance(console.app.screen, Submit)
@@ -177,9 +158,10 @@ async def test_escape_and_enter_in_one_read_leave_a_form_instead_of_submitting_i
 
 
 async def test_a_key_with_alt_of_the_settings_stays_one_key() -> None:
-    console = Console(console=ConsoleSettings("off", keys={"submit": ("alt+s",)}))
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(console=ConsoleSettings("off", keys={"submit": ("alt+s",)})), (120, 36)) as (
+        console,
+        pilot,
+    ):
         after_escape(console, "alt+s", "s")
         await done(console, pilot)
         assert isinstance(console.app.screen, Submit)

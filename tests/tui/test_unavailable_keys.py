@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.cases import cases
-from tests.tui.console import Console
+from tests.tui.console import Console, on_screen
 
 
 @cases(
@@ -14,32 +14,24 @@ from tests.tui.console import Console
     ],
 )
 async def test_key_of_unavailable_command_says_why(key: str, words: str) -> None:
-    console = Console()
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (120, 36)) as (console, pilot):
         await console.press(pilot, "G", key)
         assert console.told == [words]
 
 
 async def test_key_without_command_says_nothing() -> None:
-    console = Console()
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (120, 36)) as (console, pilot):
         await console.press(pilot, "Q", "f12")
         assert console.told == []
 
 
 async def test_key_that_is_text_says_nothing() -> None:
-    console = Console()
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (120, 36)) as (console, pilot):
         await console.press(pilot, "G", "slash", "x", "X")
         assert console.told == []
 
 
 async def test_dialog_does_not_explain_keys_of_the_screen_below() -> None:
-    console = Console()
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), (120, 36)) as (console, pilot):
         await console.press(pilot, "G", "ctrl+k", "escape", "q", "x")
         assert console.told == []

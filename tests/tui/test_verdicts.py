@@ -16,7 +16,7 @@ from gputui.tui.widgets.job_table import JobTable
 from gputui.tui.widgets.queue_rows import AT_ONCE, Verdicts
 from tests.factories import NOW, job
 from tests.tui import sample
-from tests.tui.console import Console
+from tests.tui.console import Console, on_screen
 
 FOR_EVER = float("inf")
 COUNT = 4 * AT_ONCE
@@ -146,9 +146,7 @@ def test_jobs_that_left_the_queue_are_forgotten() -> None:
 
 
 async def test_a_long_queue_is_filtered_between_keys_and_matches_are_marked() -> None:
-    console = Console(sample.many_jobs(5000))
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(sample.many_jobs(5000)), (120, 36)) as (console, pilot):
         table = console.app.screen_stack[0].query_one(JobTable)
         await pilot.press("slash", *"sweep-5", "enter", "asterisk")
         assert set(table.live.marks) == {job.id for job in console.snapshot.jobs if job.spec.name.startswith("sweep-5")}

@@ -34,7 +34,7 @@ from gputui.tui.widgets.line_table import CellLines
 from tests.cases import cases
 from tests.factories import NOW, job, uuid
 from tests.tui import plans, sample
-from tests.tui.console import Console
+from tests.tui.console import Console, on_screen
 from tests.tui.foresight import PATIENCE, opened, select, until, watched
 
 SIZE = (100, 30)
@@ -141,9 +141,7 @@ def _has_answer(panel: WhatIf) -> bool:
     ],
 )
 async def test_nothing_is_written_before_enter(key: str, job_id: int, verb: str, words: str) -> None:
-    console = watched()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), SIZE) as (console, pilot):
         await select(console, job_id)
         panel = await opened(console, pilot, key)
         assert words in console.screen_text
@@ -156,9 +154,7 @@ async def test_nothing_is_written_before_enter(key: str, job_id: int, verb: str,
 
 
 async def test_shifts_are_signed_and_sorted_by_impact() -> None:
-    console = watched()
-    async with console.app.run_test(size=(120, 40)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), (120, 40)) as (console, pilot):
         await select(console, 107)
         await opened(console, pilot, "t")
         lines = [line.strip("│ ") for line in console.screen_text.splitlines() if "->" in line]
@@ -173,9 +169,7 @@ async def test_shifts_are_signed_and_sorted_by_impact() -> None:
 
 
 async def test_keys_add_up_in_the_panel_and_are_written_once() -> None:
-    console = watched()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), SIZE) as (console, pilot):
         await select(console, 111)
         await opened(console, pilot, "plus", "plus", "plus")
         assert "priority 50 -> 80 (+30)" in console.screen_text
@@ -188,9 +182,7 @@ async def test_keys_add_up_in_the_panel_and_are_written_once() -> None:
 
 
 async def test_escape_cancels() -> None:
-    console = watched()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), SIZE) as (console, pilot):
         await select(console, 111)
         await pilot.press("plus", "plus")
         await console.press(pilot, "escape")
@@ -216,9 +208,7 @@ def test_a_priority_stays_within_its_bounds() -> None:
 
 
 async def test_top_and_priority_replace_each_other() -> None:
-    console = watched()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), SIZE) as (console, pilot):
         await select(console, 111)
         await opened(console, pilot, "plus", "t")
         assert "to the head of the queue" in console.screen_text
@@ -230,9 +220,7 @@ async def test_top_and_priority_replace_each_other() -> None:
 
 
 async def test_other_keys_do_not_change_the_subject_of_a_panel() -> None:
-    console = watched()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), SIZE) as (console, pilot):
         await select(console, 106)
         await opened(console, pilot, "h", "plus", "t", "c", "r", "j")
         await console.press(pilot, "enter")
@@ -240,9 +228,7 @@ async def test_other_keys_do_not_change_the_subject_of_a_panel() -> None:
 
 
 async def test_cancelling_a_running_job_shows_the_lost_work() -> None:
-    console = watched()
-    async with console.app.run_test(size=(80, 24)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), (80, 24)) as (console, pilot):
         await select(console, 102)
         await opened(console, pilot, "c")
         assert "It is stopped: 1h30m of work on 2 GPUs is lost; its output stays." in console.screen_text
@@ -280,9 +266,7 @@ async def test_the_panel_opens_at_once_and_no_key_waits_for_the_forecast(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slow = Slow(monkeypatch)
-    console = watched()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), SIZE) as (console, pilot):
         await select(console, 111)
         await pilot.press("plus")
         assert "priority 50 -> 60 (+10)" in console.screen_text
@@ -305,9 +289,7 @@ async def test_the_panel_opens_at_once_and_no_key_waits_for_the_forecast(
 
 async def test_enter_commits_before_the_forecast_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(monkeypatch)
-    console = watched()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), SIZE) as (console, pilot):
         await select(console, 111)
         await pilot.press("plus")
         assert slow.begun.wait(PATIENCE)
@@ -321,9 +303,7 @@ async def test_enter_commits_before_the_forecast_is_complete(monkeypatch: pytest
 async def test_a_new_snapshot_gets_a_new_forecast_after_the_aged_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    console = watched()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), SIZE) as (console, pilot):
         await select(console, 111)
         panel = await opened(console, pilot, "plus")
         first = panel.comparison
@@ -347,9 +327,7 @@ async def test_a_new_snapshot_gets_a_new_forecast_after_the_aged_one(
 
 
 async def test_an_unchanged_snapshot_costs_no_forecast() -> None:
-    console = watched()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), SIZE) as (console, pilot):
         await select(console, 111)
         panel = await opened(console, pilot, "plus")
         panel.pace = Throttle(rest=0)
@@ -362,9 +340,7 @@ async def test_an_unchanged_snapshot_costs_no_forecast() -> None:
 
 
 async def test_the_action_keeps_its_job_when_rows_move() -> None:
-    console = watched()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), SIZE) as (console, pilot):
         await select(console, 106)
         await opened(console, pilot, "c")
         await console.show(pilot, ended(console.snapshot, 106))
@@ -374,9 +350,7 @@ async def test_the_action_keeps_its_job_when_rows_move() -> None:
 
 
 async def test_an_action_that_no_longer_applies_says_so() -> None:
-    console = watched()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), SIZE) as (console, pilot):
         await select(console, 106)
         await opened(console, pilot, "h")
         held = console.snapshot.job(106)
@@ -392,9 +366,7 @@ async def to_gpu(console: Console, index: int) -> None:
 
 
 async def test_the_panel_of_drain_asks_for_a_reason() -> None:
-    console = watched()
-    async with console.app.run_test(size=(80, 24)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), (80, 24)) as (console, pilot):
         await to_gpu(console, 2)
         await opened(console, pilot, "d")
         assert "Drain GPU 2: no new jobs; job 102 keeps running" in console.screen_text
@@ -410,8 +382,7 @@ async def test_the_panel_of_drain_asks_for_a_reason() -> None:
 async def test_resume_shows_the_reason_of_the_drain() -> None:
     console = watched()
     console.actions.act(DrainGpus((uuid(6),), "fan noise"))
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(console, SIZE) as (_, pilot):
         drains = {uuid(6): Drain("fan noise, ticket 812", "alice", NOW)}
         await console.show(pilot, plans.contended(controls=Controls(drains=drains)))
         await to_gpu(console, 6)
@@ -422,9 +393,7 @@ async def test_resume_shows_the_reason_of_the_drain() -> None:
 
 
 async def test_without_what_if_an_action_is_written_at_once_and_cancel_asks() -> None:
-    console = watched(what_if="off")
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(what_if="off"), SIZE) as (console, pilot):
         await select(console, 111)
         await console.press(pilot, "plus")
         assert console.store.get(111).priority == 60
@@ -433,9 +402,7 @@ async def test_without_what_if_an_action_is_written_at_once_and_cancel_asks() ->
 
 
 async def test_the_detail_screen_opens_the_panel() -> None:
-    console = watched()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), SIZE) as (console, pilot):
         await select(console, 111)
         await pilot.press("enter")
         await opened(console, pilot, "plus")
@@ -444,9 +411,7 @@ async def test_the_detail_screen_opens_the_panel() -> None:
 
 
 async def test_a_click_commits_and_a_click_cancels() -> None:
-    console = watched()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), SIZE) as (console, pilot):
         await select(console, 111)
         for words, written in (("Esc cancel", []), ("Enter commit", [("priority", "job 111")])):
             panel = await opened(console, pilot, "plus")
@@ -458,9 +423,7 @@ async def test_a_click_commits_and_a_click_cancels() -> None:
 
 
 async def test_the_palette_opens_the_panel() -> None:
-    console = watched()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), SIZE) as (console, pilot):
         await select(console, 106)
         await pilot.press("colon", *"hold")
         await pilot.app.workers.wait_for_complete()
@@ -473,9 +436,9 @@ async def test_the_palette_opens_the_panel() -> None:
 async def test_strange_names_are_shown_as_text() -> None:
     names = [*sample.NAMES]
     jobs = tuple(job(120 + i, name=name, tenant=name[:6], gpus=2, age=10.0) for i, name in enumerate(names))
-    console = watched(plans.contended(jobs=(*plans.running_jobs(), *jobs), order=tuple(j.id for j in jobs)))
-    async with console.app.run_test(size=(120, 40)) as pilot:
-        await console.begin(pilot)
+    async with on_screen(
+        watched(plans.contended(jobs=(*plans.running_jobs(), *jobs), order=tuple(j.id for j in jobs))), (120, 40)
+    ) as (console, pilot):
         await select(console, 122)
         await opened(console, pilot, "t")
         text = console.screen_text
@@ -488,9 +451,7 @@ async def test_a_failed_forecast_is_reported_and_enter_still_commits(monkeypatch
         raise ZeroDivisionError("oops")
 
     monkeypatch.setattr(module, "timeline", broken)
-    console = watched()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(watched(), SIZE) as (console, pilot):
         await select(console, 111)
         await pilot.press("plus")
         await until(pilot, lambda: "The forecast failed: ZeroDivisionError: oops" in console.screen_text)

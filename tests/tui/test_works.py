@@ -25,7 +25,7 @@ from gputui.tui.screens.main import Main
 from gputui.tui.widgets.queue_tabs import GIVEN_UP
 from tests.factories import ACTOR, NOW, job
 from tests.tui import sample
-from tests.tui.console import Console
+from tests.tui.console import Console, on_screen
 from tests.tui.foresight import until
 from tests.tui.test_log_pane import follower_of
 
@@ -84,8 +84,7 @@ class TestActions:
     async def test_progress_is_shown_until_the_task_is_done(self) -> None:
         console = Console()
         slow = Slow(console)
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.begin(pilot)
+        async with on_screen(console, SIZE) as (_, pilot):
             console.app.post_message(ActionRequested(Hold((107,))))
             await seen(console, pilot, "4,210 of 10,000 jobs")
             assert "Esc cancels" in console.screen_text
@@ -98,8 +97,7 @@ class TestActions:
     async def test_escape_aborts_the_task(self) -> None:
         console = Console()
         slow = Slow(console)
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.begin(pilot)
+        async with on_screen(console, SIZE) as (_, pilot):
             console.app.post_message(ActionRequested(Hold((107,))))
             await seen(console, pilot, "4,210 of 10,000 jobs")
             await pilot.press("escape")
@@ -113,8 +111,7 @@ class TestActions:
     async def test_progress_is_shown_on_every_screen(self) -> None:
         console = Console()
         slow = Slow(console)
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.begin(pilot)
+        async with on_screen(console, SIZE) as (_, pilot):
             console.app.post_message(ActionRequested(Hold((107,))))
             await seen(console, pilot, "4,210 of 10,000 jobs")
             await pilot.press("question_mark")
@@ -128,9 +125,7 @@ class TestActions:
             assert not shows_line(console)
 
     async def test_an_aborted_undo_can_be_repeated(self) -> None:
-        console = Console()
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(), SIZE) as (console, pilot):
             console.app.post_message(ActionRequested(Hold((107,))))
             await console.settle(pilot)
             gate = threading.Semaphore(0)
@@ -153,9 +148,7 @@ class TestActions:
 
 
 async def test_quick_tasks_are_not_shown_and_escape_keeps_its_meaning() -> None:
-    console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(), SIZE) as (console, pilot):
         await pilot.press("slash", "b", "o", "b", "enter")
         await console.press(pilot, "h")
         console.app.works.look()
@@ -201,9 +194,7 @@ class TestLogs:
             gate.acquire(timeout=60)
             yield from (b"x" for _ in range(3000))
 
-        console = Console()
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.begin(pilot)
+        async with on_screen(Console(), SIZE) as (console, pilot):
             console.logs.lines = {101: lines()}
             console.app.screen.query("#log").first().focus()
             await pilot.press("S")
@@ -239,9 +230,7 @@ async def test_a_read_of_the_history_shows_progress_and_can_be_aborted_and_conti
             at = NOW - timedelta(hours=1)
             yield job(number, name=f"old-{number}").evolve(state=JobState.COMPLETED, ended_at=at, exit_code=0)
 
-    console = Console(replace(sample.empty_queue(), jobs=()), past=history)
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(replace(sample.empty_queue(), jobs=()), past=history), SIZE) as (console, pilot):
         await pilot.press("2")
         await seen(console, pilot, "200 jobs")
         await pilot.press("escape")
@@ -265,9 +254,7 @@ async def test_a_history_that_is_not_whole_says_so_and_is_read_again() -> None:
             raise fault
         yield job(2, name="of-b").evolve(state=JobState.COMPLETED, ended_at=NOW - timedelta(hours=2), exit_code=0)
 
-    console = Console(replace(sample.empty_queue(), jobs=()), past=history)
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with on_screen(Console(replace(sample.empty_queue(), jobs=()), past=history), SIZE) as (console, pilot):
         await pilot.press("2")
         await seen(console, pilot, "the history is not whole: b: it does not answer")
         await seen(console, pilot, "of-a")
