@@ -262,3 +262,12 @@ def draw_each_wait(patch: Callable[[Any, str, Any], None]) -> None:
 def draw_at_once(patch: Callable[[Any, str, Any], None]) -> None:
     """Draw each change by itself, as an app with a terminal does: for tests of how often and how much is drawn."""
     patch(Screen, "_compositor_refresh", _DRAW)
+
+
+def draw_never(patch: Callable[[Any, str, Any], None]) -> None:
+    """Draw nothing: for tests that look at widgets, and render what they read of the screen."""
+    patch(Pilot, "pause", _pause_only)
+
+
+async def _pause_only(pilot: Pilot[Any], delay: float | None = None) -> None:
+    await _pause(pilot, delay, _never)

@@ -15,15 +15,13 @@ from gputui.domain.gpu import Drain
 from gputui.domain.job import Job
 from gputui.domain.settings import TenantSettings
 from gputui.domain.snapshot import Controls
-from gputui.domain.state import JobState
 from gputui.domain.submit_action import Done
 from gputui.engine.actions.actions import Actions
 from gputui.tui.actions import ActionThread, ExitChoice
 from gputui.tui.screens.dialogs import Confirm, Prompt
 from gputui.tui.screens.main import Main
 from gputui.tui.widgets.gpu_grid import GpuGrid
-from tests.cases import cases
-from tests.factories import ACTOR, NOW, FakeClock, job, uuid, view
+from tests.factories import ACTOR, NOW, FakeClock, uuid, view
 from tests.memory_store import MemoryJobStore
 from tests.tui import sample
 from tests.tui.console import Console
@@ -66,27 +64,6 @@ WRITE = (
 """Keys on jobs, and the verbs of the actions that they write."""
 DO_NOTHING = (("h", 101), ("h", 109), ("r", 106), ("R", 106), ("c", 92), ("t", 101), ("minus", 92), ("d", 106))
 """Keys that do not apply to these jobs."""
-
-
-async def test_a_key_writes_an_action() -> None:
-    console = Console()
-    async with begun(console) as pilot:
-        for key, job_id, verb in WRITE:
-            before = len(console.audited())
-            select(console, job_id)
-            await console.press(pilot, key)
-            assert console.audited()[before:] == [(verb, f"job {job_id}")], f"{key} on job {job_id}"
-            assert any(str(job_id) in told for told in console.told), f"{key} on job {job_id}"
-            console.app.clear_notifications()
-            await pilot.pause()
-
-
-@cases(("key", "after"), [("plus", 60), ("minus", 40)])
-async def test_priority_moves_by_ten(key: str, after: int) -> None:
-    console = Console()
-    async with begun(console, 107) as pilot:
-        await console.press(pilot, key)
-        assert stored(console, 107).priority == after
 
 
 async def test_a_key_that_does_not_apply_does_nothing() -> None:
@@ -138,24 +115,6 @@ async def test_drain_asks_for_the_reason_and_d_resumes() -> None:
         assert console.audited() == [("drain", uuid(4)), ("resume", uuid(4))]
 
 
-async def test_escape_drains_nothing() -> None:
-    console = Console()
-    async with begun(console) as pilot:
-        console.app.screen.query_one(GpuGrid).focus()
-        await console.press(pilot, "d", "escape")
-        assert console.audited() == []
-
-
-async def test_pause_and_unpause() -> None:
-    console = Console()
-    async with begun(console) as pilot:
-        await console.press(pilot, "P", *"update", "enter")
-        assert console.store.controls().pause_reason == "update"
-        await console.show(pilot, replace(console.snapshot, controls=Controls(True, "update", "alice")))
-        await console.press(pilot, "P")
-        assert not console.store.controls().paused
-
-
 async def test_in_the_grid_a_key_acts_on_the_job_of_the_gpu() -> None:
     console = Console()
     async with begun(console) as pilot:
@@ -198,16 +157,6 @@ async def test_an_unforeseen_error_is_shown_and_the_next_action_works(monkeypatc
         assert stored(console, 106).held
 
 
-async def test_the_form_submits_a_job() -> None:
-    console = Console(sample.empty_queue())
-    async with begun(console) as pilot:
-        await console.press(pilot, "s", *"busybox", "tab", *"sleep", "space", "9", "enter")
-        [submitted] = console.store.jobs().values()
-        assert (submitted.spec.image, submitted.spec.command) == ("busybox", ("sleep", "9"))
-        assert submitted.spec.tenant == "alice"
-        assert console.told == ["job 1 is submitted"]
-
-
 async def test_a_submit_beyond_the_tenants_cap_is_refused_with_the_reason() -> None:
     console = Console(sample.empty_queue())
     with console.store.transaction() as transaction:
@@ -219,57 +168,6 @@ async def test_a_submit_beyond_the_tenants_cap_is_refused_with_the_reason() -> N
         assert told.removeprefix("submit: ").startswith(
             "tenant alice has 0 jobs waiting and may have 0: 1 more is too many"
         )
-
-
-async def test_the_form_stays_while_a_field_is_wrong() -> None:
-    console = Console(sample.empty_queue())
-    async with begun(console) as pilot:
-        await console.press(pilot, "s", *"busybox", "tab", "tab", "x")
-        assert "is not a number of GPUs" in console.screen_text
-        await console.press(pilot, "enter")
-        assert not console.store.jobs()
-        await console.press(pilot, "backspace", "enter")
-        assert len(console.store.jobs()) == 1
-
-
-async def test_a_new_job_can_be_held() -> None:
-    console = Console(sample.rich_snapshot(jobs=(job(3, gpus=1),), order=(3,), reasons={}))
-    async with begun(console) as pilot:
-        await console.press(pilot, "h")
-        assert stored(console, 3).held
-        assert stored(console, 3).state is JobState.PENDING
-
-
-async def test_detail_acts_on_its_job() -> None:
-    console = Console()
-    async with begun(console, 107) as pilot:
-        await pilot.press("enter")
-        assert "Job #107 whisper-finetune" in console.screen_text
-        await console.press(pilot, "h")
-        assert console.audited() == [("hold", "job 107")]
-        await pilot.press("escape")
-        assert isinstance(console.app.screen, Main)
-
-
-async def test_a_click_on_a_footer_key_acts_as_the_key() -> None:
-    console = Console()
-    async with begun(console, 107) as pilot:
-        await pilot.pause()
-        x = console.screen_text.splitlines()[-1].index("h hold")
-        await pilot.click("#keys", offset=(x + 2, 0))
-        await console.settle(pilot)
-        assert console.audited() == [("hold", "job 107")]
-
-
-async def test_the_palette_runs_a_command() -> None:
-    console = Console()
-    async with begun(console, 107) as pilot:
-        await pilot.press("colon", *"hold")
-        await pilot.app.workers.wait_for_complete()
-        await pilot.pause(0.1)
-        await console.press(pilot, "enter")
-        await console.settle(pilot)
-        assert console.audited() == [("hold", "job 107")]
 
 
 async def test_gpus_without_a_job_offer_no_job_commands() -> None:

@@ -103,7 +103,6 @@ BY_KIND: dict[type[ModalScreen[Any]], tuple[Step, ...]] = {
 }
 """Ways to open each kind of dialog; a test sees to it that none is missing."""
 DIALOGS = tuple(dict.fromkeys(step for steps in BY_KIND.values() for step in steps))
-OVER_MAIN = tuple(step for step in DIALOGS if step is not process)
 BASES = {Dialog, ScrollingDialog, Pointed}
 PAGES = (
     stages_screens.detail,

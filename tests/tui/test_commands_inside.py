@@ -14,7 +14,7 @@ from gputui.domain.gpu import Holder
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import ConsoleSettings
 from gputui.tui.actions import ExitChoice
-from gputui.tui.screens.dialogs import CopyDialog, copied
+from gputui.tui.screens.dialogs import copied
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.pages import ProcessesScreen
 from tests.cases import cases
@@ -156,19 +156,6 @@ async def test_a_read_only_console_has_processes_but_no_shell() -> None:
         await pilot.press("x")
         await _settled(pilot, console)
         assert {what for what, _ in inside.asked} == {"processes"}
-
-
-@cases(
-    ("keys", "text"), [(("y",), "101"), (("i",), "101"), (("n",), "llama-7b-sft"), (("k",), "c101"), (("escape",), "")]
-)
-async def test_the_text_to_copy_is_chosen_by_one_more_key(keys: tuple[str, ...], text: str) -> None:
-    async with on_screen(Console(), (100, 30)) as (console, pilot):
-        _on(console, 101)
-        await console.press(pilot, "y")
-        assert isinstance(console.app.screen, CopyDialog)
-        await console.press(pilot, *keys)
-        assert console.app.clipboard == text
-        assert isinstance(console.app.screen, Main)
 
 
 @cases(("wide", "is_cut"), [(80, True), (200, False)])

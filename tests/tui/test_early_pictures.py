@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tests.cases import cases
 from tests.tui.console import Console, on_screen
 
 OPENING = (
@@ -23,9 +22,8 @@ OPENING = (
 )
 
 
-@cases("what_if", ["always", "off"])
-async def test_a_screen_accepts_a_snapshot_before_it_is_mounted(what_if: str) -> None:
-    async with on_screen(Console(what_if=what_if), (120, 36)) as (console, pilot):
+async def test_a_screen_accepts_a_snapshot_before_it_is_mounted() -> None:
+    async with on_screen(Console(what_if="always"), (120, 36)) as (console, pilot):
         for action in OPENING:
             await console.press(pilot, "home")
             await console.app.run_action(action, console.app.screen)

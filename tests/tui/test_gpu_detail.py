@@ -34,7 +34,6 @@ from gputui.domain.text import UNKNOWN
 from gputui.tui.present.cells import Cell
 from gputui.tui.present.gpu_detail import GpuPage, gpu_page_lines, graph_lines, holders, topology_lines
 from gputui.tui.present.gpu_rows import gpu_picture
-from gputui.tui.screens.dialogs import Prompt
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.pages import Detail, GpuDetailScreen
 from gputui.tui.textual_internals import ExactUpdate
@@ -73,7 +72,7 @@ def shown(console: Console) -> GpuDetailScreen:
     return screen
 
 
-@cases("keys", [("shift+tab", "i"), ("i",), ("shift+tab", "j", "enter")])
+@cases("keys", [("i",), ("shift+tab", "j", "enter")])
 async def test_a_key_opens_the_page_and_enter_does_for_a_gpu_without_a_job(keys: tuple[str, ...]) -> None:
     async with on_screen(Console(sample.linked()), WIDE) as (console, pilot):
         await pilot.press(*keys)
@@ -84,16 +83,6 @@ async def test_a_key_opens_the_page_and_enter_does_for_a_gpu_without_a_job(keys:
         await pilot.press("escape")
         await pilot.pause()
         assert isinstance(console.app.screen, Main)
-
-
-async def test_the_palette_opens_the_page() -> None:
-    async with on_screen(Console(sample.linked()), WIDE) as (console, pilot):
-        await pilot.press("shift+tab", "right", "right", "right", "colon", *"everything about the GPU")
-        await pilot.pause(0.5)
-        await pilot.press("down", "enter")
-        await pilot.pause(0.2)
-        shown(console)
-        assert "jupyter-bob" in console.screen_text
 
 
 async def test_a_waiting_job_has_no_gpu_to_look_at() -> None:
@@ -139,15 +128,6 @@ async def test_the_page_scrolls_by_key() -> None:
         await pilot.press("ctrl+d")
         await pilot.pause()
         assert "1–22 of" not in console.screen_text
-
-
-async def test_the_gpu_can_be_drained_from_here() -> None:
-    async with on_screen(Console(sample.linked()), WIDE) as (console, pilot):
-        await pilot.press("i", "d")
-        await pilot.pause()
-        assert isinstance(console.app.screen, Prompt)
-        await console.press(pilot, *"hot", "enter")
-        assert console.audited() == [("drain", uuid(0))]
 
 
 async def test_pcie_is_read_only_for_this_gpu() -> None:

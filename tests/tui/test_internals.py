@@ -23,12 +23,6 @@ from tests.tui.console import Console, on_screen
 OURS = [path for package in (gputui.tui, gputui.console) for path in sorted(Path(package.__path__[0]).rglob("*.py"))]
 THE_ONE = "textual_internals.py"
 SOURCES = sorted(Path(textual.__path__[0]).rglob("*.py"))
-CORE = {"app", "screen", "widget", "dom", "message_pump", "driver", "binding", "linux_driver", "_input"} | {
-    "_compositor",
-    "_styles_cache",
-    "_writer_thread",
-}
-"""Modules whose private names count."""
 
 
 @cache

@@ -19,10 +19,8 @@ from gputui.domain.state import JobState
 from gputui.tui.actions import ExitChoice
 from gputui.tui.commands import BY_NAME
 from gputui.tui.present.cells import Cell
-from gputui.tui.screens.dialogs import LeaveDialog
 from gputui.tui.screens.help import Context, Help
 from gputui.tui.screens.log_pane import LogPane
-from gputui.tui.screens.main import Main
 from gputui.tui.screens.pages import Detail
 from gputui.tui.screens.panes import pane_of
 from gputui.tui.textual_internals import ExactUpdate, bindings_of
@@ -221,15 +219,6 @@ async def test_zoom_gives_the_focused_pane_the_screen() -> None:
         assert queue(console).size.height > 0
 
 
-async def test_help_shows_every_key() -> None:
-    async with on_screen(Console(), (110, 80)) as (console, pilot):
-        await pilot.press("question_mark")
-        assert isinstance(console.app.screen, Help)
-        assert "Put the waiting job at the head of the queue." in console.screen_text
-        await pilot.press("escape")
-        assert isinstance(console.app.screen, Main)
-
-
 @cases(
     ("hand_over", "leads", "keys", "how"),
     [
@@ -257,18 +246,15 @@ async def test_the_leave_dialog_chooses_the_way_to_exit(
     assert console.app.return_value is how
 
 
-async def test_escape_closes_the_leave_dialog() -> None:
-    async with on_screen(Console(), SIZE) as (console, pilot):
-        await pilot.press("q")
-        assert isinstance(console.app.screen, LeaveDialog)
-        await pilot.press("escape")
-        assert isinstance(console.app.screen, Main)
-        assert console.app.is_running
-
-
-@cases("key", ["ctrl+q", "ctrl+c"])
-@cases("day", [sample.rich_snapshot, sample.viewer])
-@cases("form", ["s", "B"])
+@cases(
+    ("form", "day", "key"),
+    [
+        ("s", sample.rich_snapshot, "ctrl+q"),
+        ("s", sample.viewer, "ctrl+c"),
+        ("B", sample.rich_snapshot, "ctrl+c"),
+        ("B", sample.viewer, "ctrl+q"),
+    ],
+)
 async def test_the_input_of_a_form_outlives_the_question(form: str, day: Callable[[], Snapshot], key: str) -> None:
     async with on_screen(Console(day()), SIZE) as (console, pilot):
         await console.press(pilot, form, "x", key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from textual import events
@@ -10,17 +10,17 @@ from textual.containers import VerticalScroll
 from textual.widgets import Input, Static
 
 from gputui.domain.snapshot import Snapshot
-from gputui.tui.actions import ExitChoice
 from gputui.tui.commands import COMMANDS
-from gputui.tui.screens.dialogs import Dialog, LeaveDialog
+from gputui.tui.screens.dialogs import LeaveDialog
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.menu import CommandFinder
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.widgets.status_bars import FilterLine, KeyBar
 from tests.cases import cases
-from tests.tui.every import eyes, stages, stages_dialogs, stages_log
+from tests.tui.every import stages, stages_dialogs, stages_log
 from tests.tui.every.hand import Hand
 from tests.tui.every.row import Step
+from tests.tui.every.turns import in_turn
 from tests.tui.every.world import world
 from tests.tui.sample import many_gpus, many_jobs
 
@@ -136,31 +136,6 @@ async def test_a_click_on_the_title_of_a_log_pins_it_and_a_drag_does_not() -> No
         await hand.until(lambda: "● pinned" not in hand.console.screen_text)
 
 
-@cases(
-    ("key", "words", "seen"),
-    [
-        ("c", "yes", lambda hand: eyes.actions(hand) == [("cancel", "job 107")]),
-        ("c", "n Esc", lambda hand: eyes.actions(hand) == []),
-        ("P", "cancel", lambda hand: not eyes.is_paused(hand)),
-        ("P", "OK", eyes.is_paused),
-        ("y", "n  name", lambda hand: eyes.clipboard(hand) == "whisper-finetune"),
-        ("q", "stop scheduling", lambda hand: hand.app.return_value is ExitChoice.STOP),
-        ("q", "stay here", lambda hand: hand.app.return_value is None),
-    ],
-)
-async def test_an_answer_can_be_clicked(key: str, words: str, seen: Callable[[Hand], bool]) -> None:
-    async with opened() as hand:
-        await stages.at_job(107)(hand)
-        await hand.press(key)
-        dialog = await hand.opened(Dialog)
-        await hand.pilot.pause()
-        lines = hand.console.screen_text.splitlines()
-        y = next(y for y, line in enumerate(lines) if words in line)
-        await hand.click_at(lines[y].index(words) + 1, y)
-        await hand.until(lambda: hand.app.return_value is not None or hand.app.screen is not dialog)
-        await hand.until(lambda: seen(hand))
-
-
 async def _palette(hand: Hand) -> None:
     await stages.queue(hand)
     await hand.press("colon")
@@ -173,32 +148,35 @@ async def _filtering(hand: Hand) -> None:
     await hand.until(lambda: isinstance(hand.app.focused, Input))
 
 
-@cases(
-    ("stage", "words"),
-    [
-        (_palette, "Esc cancel"),
-        (_palette, "Enter OK"),
-        (stages_dialogs.submissions, "OK"),
-        (stages_dialogs.submissions, "Esc  cancel"),
-        (stages_dialogs.help_, "close"),
-        (stages_dialogs.notices, "close"),
-        (stages_dialogs.themes, "keep"),
-        (stages_dialogs.themes, "back"),
-        (stages_dialogs.log_search, "Esc cancel"),
-        (stages_dialogs.log_search, "Enter ok"),
-        (stages_dialogs.reservation, "leave"),
-        (stages_dialogs.reason, "Esc  cancel"),
-        (stages_dialogs.question, "yes"),
-    ],
+HINTS: tuple[tuple[Step, str], ...] = (
+    (_palette, "Esc cancel"),
+    (_palette, "Enter OK"),
+    (stages_dialogs.submissions, "OK"),
+    (stages_dialogs.submissions, "Esc  cancel"),
+    (stages_dialogs.help_, "close"),
+    (stages_dialogs.notices, "close"),
+    (stages_dialogs.themes, "keep"),
+    (stages_dialogs.themes, "back"),
+    (stages_dialogs.log_search, "Esc cancel"),
+    (stages_dialogs.log_search, "Enter ok"),
+    (stages_dialogs.reservation, "leave"),
+    (stages_dialogs.reason, "Esc  cancel"),
+    (stages_dialogs.question, "yes"),
 )
-async def test_a_hint_at_the_bottom_of_a_dialog_is_clicked(stage: Step, words: str) -> None:
-    async with opened() as hand:
-        await stage(hand)
-        await hand.pilot.pause()
-        dialog = hand.app.screen
-        x, y = place_of_words(hand, words)
-        await hand.click_at(x, y)
-        await hand.until(lambda: hand.app.screen is not dialog, f"the click on {words} closes the dialog")
+
+
+async def test_a_hint_at_the_bottom_of_a_dialog_is_clicked() -> None:
+    def click(stage: Step, words: str) -> Step:
+        async def act(hand: Hand) -> None:
+            await stage(hand)
+            await hand.pilot.pause()
+            dialog = hand.app.screen
+            await hand.click_at(*place_of_words(hand, words))
+            await hand.until(lambda: hand.app.screen is not dialog, f"the click on {words} closes the dialog")
+
+        return act
+
+    await in_turn(world, [click(*hint) for hint in HINTS])
 
 
 async def test_each_key_of_a_hint_is_clicked_at_its_own_place() -> None:

@@ -11,25 +11,21 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from gputui.domain.action import AddRecurring
 from gputui.domain.job import ArrayRef, Job
-from gputui.domain.job_spec import Submission
-from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import Window
-from gputui.domain.snapshot import Snapshot, WindowState, WindowView
+from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.tui.actions import ExitChoice
 from gputui.tui.preferences import Preferences
 from gputui.tui.present.job import job_title
 from gputui.tui.screens.dialogs import ColumnChooser
-from gputui.tui.screens.forms import Submit
 from gputui.tui.screens.pages import Detail
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.job_table import JobTable
 from gputui.tui.widgets.queue_folding import FOLD
 from gputui.tui.widgets.queue_rows import COLUMNS, USUAL, ChosenColumns
 from gputui.tui.widgets.status_bars import FieldNames
-from tests.factories import NOW, job, recurring, running, spec, uuid
+from tests.factories import NOW, job, recurring, running, uuid
 from tests.tui import sample
 from tests.tui.console import Console, on_screen, steady
 
@@ -214,11 +210,6 @@ class TestColumns:
             assert "state" not in titles
         assert ChosenColumns.of(Preferences(tmp_path / "console.json").get("queue")).keys[2:4] == ("tenant", "name")
 
-    async def test_escape_leaves_the_columns_unchanged(self) -> None:
-        async with on_screen(Console(), SIZE) as (console, pilot):
-            await pilot.press("vertical_line", "space", "escape")
-            assert queue(console).live.chosen.keys == USUAL
-
     async def test_every_column_can_be_drawn_of_every_kind_of_job(self) -> None:
         async with on_screen(Console(with_array()), (380, 60)) as (console, pilot):
             queue(console).live.chosen = ChosenColumns(tuple(COLUMNS))
@@ -321,25 +312,6 @@ class TestMoves:
             await wait_until(lambda: len(queue(console).rows.scores) == 5, pilot)
 
 
-class TestCloneAndEdit:
-    async def test_a_clone_is_submitted(self) -> None:
-        async with on_screen(Console(), SIZE) as (console, pilot):
-            queue(console).move_to(queue(console).keys.index(101))
-            await pilot.press("C")
-            assert isinstance(console.app.screen, Submit)
-            await pilot.pause()
-            await console.press(pilot, "ctrl+s")
-            newest = max(console.store.jobs().values(), key=lambda job: job.id)
-            assert newest.id not in {job.id for job in console.snapshot.jobs}
-            assert newest.spec == console.snapshot.jobs[3].spec
-
-    async def test_only_the_time_limit_of_a_running_job_is_edited(self) -> None:
-        async with on_screen(Console(), SIZE) as (console, pilot):
-            queue(console).move_to(queue(console).keys.index(101))
-            await pilot.press("e")
-            await wait_until(lambda: "The job runs: only its time limit" in console.screen_text, pilot)
-
-
 class FakeHistory:
     """Fake history that records requests."""
 
@@ -401,12 +373,6 @@ class TestTabs:
             await pilot.press("1")
             assert queue(console).cursor == cursor
 
-    async def test_a_click_opens_a_tab(self) -> None:
-        async with on_screen(Console(), SIZE) as (console, pilot):
-            await pilot.click(JobTable, offset=(32, 0))
-            assert queue(console).sheet is queue(console).recurring
-            assert "No recurring jobs" in console.screen_text
-
     async def test_the_current_tab_is_named_even_if_not_all_fit(self) -> None:
         async with on_screen(Console(), (80, 24)) as (console, pilot):
             await pilot.press("4")
@@ -416,43 +382,6 @@ class TestTabs:
 
 def kept() -> Window:
     return Window("r1", NOW, NOW + timedelta(hours=2), count=2, tenant="alice")
-
-
-class TestRecurringActions:
-    async def test_a_recurring_job_is_paused_resumed_and_removed_by_key(self) -> None:
-        console = Console()
-        number = console.actions.act(AddRecurring(Recurrence("0 3 * * *", "UTC", "nightly"), Submission(spec()))).ids[0]
-        picture = replace(console.snapshot, recurring=tuple(console.store.recurring().values()))
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.show(pilot, picture)
-            await console.press(pilot, "3", "h")
-            assert console.store.recurring()[number].paused
-            await console.show(pilot, replace(picture, recurring=tuple(console.store.recurring().values())))
-            assert "paused" in console.screen_text
-            await console.press(pilot, "r")
-            assert not console.store.recurring()[number].paused
-            await console.press(pilot, "c")
-            assert "Remove recurring job" in console.screen_text
-            await console.press(pilot, "y")
-            assert not console.store.recurring()
-
-    async def test_a_recurring_job_is_created_by_the_form(self) -> None:
-        async with on_screen(Console(), SIZE) as (console, pilot):
-            await pilot.press("E", *"@daily")
-            await console.press(pilot, "enter")
-            assert [entry.expression for entry in console.store.recurring().values()] == ["@daily"]
-
-    async def test_a_reservation_is_removed_by_key(self) -> None:
-        console = Console()
-        with console.store.transaction() as transaction:
-            transaction.set_controls(replace(transaction.controls(), reservations=(kept(),)))
-        view = WindowView(kept(), WindowState.ACTIVE, "command", gpus=(uuid(4), uuid(5)))
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.show(pilot, replace(console.snapshot, windows=(view,)))
-            await console.press(pilot, "4")
-            assert "2: 4,5" in console.screen_text
-            await console.press(pilot, "c", "y")
-            assert not console.store.controls().reservations
 
 
 async def wait_until(condition: Callable[[], bool], pilot: Pilot[ExitChoice]) -> None:

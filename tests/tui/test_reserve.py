@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from gputui.domain.settings import ConsoleSettings, Window
+from gputui.domain.settings import Window
 from gputui.domain.snapshot import WindowState, WindowView
 from gputui.tui.actions import ExitChoice
 from gputui.tui.screens.forms import Reserve
@@ -149,9 +149,3 @@ async def test_affected_jobs_are_shown_before_a_reservation_is_removed() -> None
         await opened(console, pilot, "c")
         await console.press(pilot, "enter")
     assert made(console) == ()
-
-
-async def test_a_read_only_console_cannot_reserve() -> None:
-    async with on_screen(Console(console=ConsoleSettings(read_only=True)), (120, 36)) as (console, pilot):
-        await pilot.press("B")
-        assert isinstance(here(console), Main)

@@ -26,7 +26,6 @@ from gputui.tui.present.timeline import Outlook, Subject, scale_of, what_if_line
 from gputui.tui.progress import Throttle
 from gputui.tui.proposals import JobProposal, WindowProposal
 from gputui.tui.screens import what_if as module
-from gputui.tui.screens.dialogs import Confirm
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.gpu_grid import GpuGrid
@@ -392,24 +391,6 @@ async def test_resume_shows_the_reason_of_the_drain() -> None:
         assert console.store.controls().drains == {}
 
 
-async def test_without_what_if_an_action_is_written_at_once_and_cancel_asks() -> None:
-    async with on_screen(watched(what_if="off"), SIZE) as (console, pilot):
-        await select(console, 111)
-        await console.press(pilot, "plus")
-        assert console.store.get(111).priority == 60
-        await pilot.press("c")
-        assert isinstance(console.app.screen, Confirm)
-
-
-async def test_the_detail_screen_opens_the_panel() -> None:
-    async with on_screen(watched(), SIZE) as (console, pilot):
-        await select(console, 111)
-        await pilot.press("enter")
-        await opened(console, pilot, "plus")
-        await console.press(pilot, "enter")
-        assert console.audited() == [("priority", "job 111")]
-
-
 async def test_a_click_commits_and_a_click_cancels() -> None:
     async with on_screen(watched(), SIZE) as (console, pilot):
         await select(console, 111)
@@ -420,17 +401,6 @@ async def test_a_click_commits_and_a_click_cancels() -> None:
             await pilot.click(bar, offset=(line.index(words) + 1, 0))
             await console.settle(pilot)
             assert console.audited() == written
-
-
-async def test_the_palette_opens_the_panel() -> None:
-    async with on_screen(watched(), SIZE) as (console, pilot):
-        await select(console, 106)
-        await pilot.press("colon", *"hold")
-        await pilot.app.workers.wait_for_complete()
-        await pilot.pause(0.1)
-        await pilot.press("enter")
-        await until(pilot, lambda: isinstance(console.app.screen, WhatIf))
-        assert "hold it" in console.screen_text
 
 
 async def test_strange_names_are_shown_as_text() -> None:
