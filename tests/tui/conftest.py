@@ -42,7 +42,7 @@ def drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw all that has changed whenever a test waits, not only new screens and snapshots."""
+    """Draw all that has changed whenever a test waits."""
     draw_each_wait(monkeypatch.setattr)
 
 

@@ -34,6 +34,7 @@ from gputui.tui.preferences import Preferences
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.services import Services
 from gputui.tui.themes import AS_DESIGNED, Appearance
+from gputui.tui.widgets.job_table import JobTable
 from tests.factories import ACTOR, FakeClock, job
 from tests.fake_backend import FakeBackend, Inside
 from tests.foreign import FakeContainers, FakeHost
@@ -229,6 +230,11 @@ class Console:
         await asyncio.to_thread(self.logs.streams[job_id].all_read.wait, 60)
         self.app.screen.query_one(LogPane).tick()
         await pilot.pause()
+
+    def select(self, job_id: JobId) -> None:
+        """Put the queue's cursor on that job."""
+        queue = self.app.screen.query_one(JobTable)
+        queue.move_to(list(queue.keys).index(job_id))
 
     @property
     def told(self) -> list[str]:

@@ -10,7 +10,6 @@ from textual.pilot import Pilot
 
 from gputui.domain.snapshot import Snapshot
 from gputui.tui.actions import ExitChoice
-from gputui.tui.screens.main import Main
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.screens.what_if import WhatIf
 from tests.tui import plans
@@ -70,10 +69,3 @@ async def timeline_of(console: Console, pilot: Pilot[ExitChoice], *keys: str) ->
     await pilot.press(*keys)
     await pilot.pause()
     return screen
-
-
-async def select(console: Console, job_id: int) -> None:
-    """Put the queue's cursor on that job."""
-    main = console.app.screen
-    assert isinstance(main, Main)
-    main.queue.move_to(list(main.queue.keys).index(job_id))

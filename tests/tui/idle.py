@@ -1,12 +1,11 @@
-"""Waits of a `Pilot` that do not depend on the load of the machine, and that draw the screen once.
+"""Waits of a `Pilot` that do not depend on the load of the machine, and draw nothing.
 
 Textual 8 takes a process for idle that got little CPU time for some milliseconds: on a loaded machine that is one which
 waits for a CPU, and tests look at the screen too early. These waits look at the event loop, at the other threads and
 at the screen instead.
 
-An app without a terminal shows its pictures to nobody. So a screen is drawn at the end of the first pause in which it
-is on top, and of the first one after each new snapshot: one that opens was drawn seven times over. What a key changes
-on it is not drawn: a test that reads the text of the screen renders it.
+An app without a terminal shows its pictures to nobody, so nothing is drawn: a test that reads the text of the screen
+renders it. Tests of pictures, and of how often and how much is drawn, ask for it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import textual.app
 import textual.pilot
@@ -119,17 +117,6 @@ def _draw_later(screen: Screen[Any]) -> None:
     app._update_mouse_over(screen)  # noqa: SLF001
 
 
-_DRAWN: WeakKeyDictionary[Screen[Any], int] = WeakKeyDictionary()
-"""Screens that were drawn, with the identity of their snapshot at that time."""
-
-
-def _is_new(screen: Screen[Any]) -> bool:
-    """Return whether this screen was not drawn since it came up or since the last snapshot, and note that it is now."""
-    snapshot = id(getattr(screen.app, "snapshot", None))  # the snapshot itself would be kept
-    was, _DRAWN[screen] = _DRAWN.get(screen), snapshot
-    return was != snapshot
-
-
 def _draw(screen: Screen[Any]) -> None:
     """Draw what has changed; an error ends the app, as it does where the screen draws by itself."""
     app = screen.app
@@ -179,8 +166,8 @@ async def quiet(pilot: Pilot[Any], seconds: float = LONGEST, *, draws: Callable[
 
 
 async def pause(pilot: Pilot[Any], delay: float | None = None) -> None:
-    """Wait until everything is laid out, draw what is new, and wait for `delay`. Replaces `Pilot.pause`."""
-    await _pause(pilot, delay, _is_new)
+    """Wait until everything is laid out, and for `delay`. Replaces `Pilot.pause`."""
+    await _pause(pilot, delay, _never)
 
 
 async def _pause(pilot: Pilot[Any], delay: float | None, draws: Callable[[Screen[Any]], bool]) -> None:
@@ -262,12 +249,3 @@ def draw_each_wait(patch: Callable[[Any, str, Any], None]) -> None:
 def draw_at_once(patch: Callable[[Any, str, Any], None]) -> None:
     """Draw each change by itself, as an app with a terminal does: for tests of how often and how much is drawn."""
     patch(Screen, "_compositor_refresh", _DRAW)
-
-
-def draw_never(patch: Callable[[Any, str, Any], None]) -> None:
-    """Draw nothing: for tests that look at widgets, and render what they read of the screen."""
-    patch(Pilot, "pause", _pause_only)
-
-
-async def _pause_only(pilot: Pilot[Any], delay: float | None = None) -> None:
-    await _pause(pilot, delay, _never)

@@ -40,15 +40,8 @@ async def begun(console: Console, job_id: int | None = None) -> AsyncIterator[Pi
         await console.begin(pilot)
         await pilot.press("a")
         if job_id is not None:
-            select(console, job_id)
+            console.select(job_id)
         yield pilot
-
-
-def select(console: Console, job_id: int) -> None:
-    """Move the cursor to that job."""
-    main = console.app.screen
-    assert isinstance(main, Main)
-    main.queue.move_to(list(main.queue.keys).index(job_id))
 
 
 WRITE = (
@@ -70,7 +63,7 @@ async def test_a_key_that_does_not_apply_does_nothing() -> None:
     console = Console()
     async with begun(console) as pilot:
         for key, job_id in DO_NOTHING:
-            select(console, job_id)
+            console.select(job_id)
             await console.press(pilot, key)
             assert console.audited() == [], f"{key} on job {job_id}"
             assert isinstance(console.app.screen, Main), f"{key} on job {job_id}"

@@ -12,8 +12,9 @@ from gputui.tui.screens.pages import Detail
 from gputui.tui.screens.process_view import GpuProcessesScreen, GpuProcessTable
 from tests.factories import NOW, snapshot
 from tests.tui.console import Console, on_screen
+from tests.tui.foresight import until
 from tests.tui.occupied import FOREIGN, occupied, occupied_console
-from tests.tui.test_process_view import shows, until
+from tests.tui.test_process_view import shows
 
 
 def with_idle() -> Snapshot:

@@ -17,7 +17,7 @@ from tests.cases import cases
 from tests.factories import NOW, array, job, running
 from tests.tui import sample
 from tests.tui.console import Console, on_screen
-from tests.tui.test_queue import wait_until
+from tests.tui.foresight import until
 
 COUNT = 100_000
 ENTRY = array(range(COUNT), first=7, limit=8, name="sweep")
@@ -184,7 +184,7 @@ class TestConsole:
             table = console.app.screen_stack[0].query_one(JobTable)
             table.move_to(table.keys.index(-506))
             await pilot.press("K")
-            await wait_until(lambda: bool(console.audited()), pilot)
+            await until(pilot, lambda: bool(console.audited()))
             assert console.audited() == [("move", "array 7")]
 
     async def test_ids_of_unfolded_elements_are_shown_whole(self) -> None:

@@ -12,11 +12,11 @@ from gputui.tui.actions import ExitChoice
 from gputui.tui.keymap import Keymap
 from gputui.tui.screens.main import Main
 from tests.tui.every import stages_dialogs, stages_screens
-from tests.tui.every.hand import Hand
+from tests.tui.every.hand import Hand, at_work
 from tests.tui.every.row import Step
 from tests.tui.every.rows_dialogs import on
 from tests.tui.every.turns import in_turn
-from tests.tui.every.world import SIZE, foreseen, world
+from tests.tui.every.world import foreseen, world
 
 KEYS: dict[str, tuple[str, ...]] = {
     "yes": ("f2",),
@@ -38,11 +38,7 @@ KEYS: dict[str, tuple[str, ...]] = {
 
 @contextlib.asynccontextmanager
 async def opened(stage: Step, keys: dict[str, tuple[str, ...]] | None = None) -> AsyncIterator[Hand]:
-    console = world(keys=KEYS if keys is None else keys)
-    async with console.app.run_test(size=SIZE) as pilot:
-        hand = Hand(console, pilot)
-        console.feed.publish(console.snapshot)
-        await hand.until(lambda: len(hand.main.queue.keys) > 0)
+    async with at_work(world(keys=KEYS if keys is None else keys)) as hand:
         await stage(hand)
         yield hand
 
@@ -94,10 +90,7 @@ async def test_a_click_on_the_words_still_answers() -> None:
 async def test_a_proposal_is_answered_like_a_question() -> None:
     console = foreseen()
     console.app.keymap = Keymap.of(KEYS)
-    async with console.app.run_test(size=SIZE) as pilot:
-        hand = Hand(console, pilot)
-        console.feed.publish(console.snapshot)
-        await hand.until(lambda: len(hand.main.queue.keys) > 0)
+    async with at_work(console) as hand:
         await stages_screens.proposed(hand)
         above = hand.app.screen
         await hand.press("n", "y")

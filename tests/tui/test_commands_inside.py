@@ -61,19 +61,13 @@ async def _settled(pilot: Pilot[ExitChoice], console: Console) -> None:
     await pilot.pause()
 
 
-def _on(console: Console, job_id: int) -> None:
-    main = console.app.screen
-    assert isinstance(main, Main)
-    main.queue.move_to(list(main.queue.keys).index(job_id))
-
-
 async def test_processes_are_shown_the_users_of_gpu_memory_first() -> None:
     inside = FakeInside()
     node = rich_snapshot().nodes[0]
     holders = tuple(busy(i, 101, holders=(Holder("job", "llama", "alice", 4003, None, 5 * GIB),)) for i in (0, 1))
     snapshot = rich_snapshot(nodes=(node.__class__("node1", (*holders, *node.gpus[2:]), node.probe),))
     async with on_screen(Console(snapshot, inside=inside), (100, 30)) as (console, pilot):
-        _on(console, 101)
+        console.select(101)
         await pilot.press("X")
         await pilot.pause()
         await _settled(pilot, console)
@@ -92,7 +86,7 @@ async def test_the_reason_for_missing_processes_is_shown() -> None:
     inside = FakeInside()
     inside.error = GputuiError("the engine does not answer", hint="is it up?")
     async with on_screen(Console(inside=inside), (100, 30)) as (console, pilot):
-        _on(console, 101)
+        console.select(101)
         await pilot.press("X")
         await pilot.pause()
         await _settled(pilot, console)
@@ -102,7 +96,7 @@ async def test_the_reason_for_missing_processes_is_shown() -> None:
 @cases("size", [(80, 24), (200, 50)])
 async def test_the_processes_fit_the_screen(size: tuple[int, int]) -> None:
     async with on_screen(Console(inside=FakeInside()), size) as (console, pilot):
-        _on(console, 101)
+        console.select(101)
         await pilot.press("X")
         await pilot.pause()
         await _settled(pilot, console)
@@ -113,7 +107,7 @@ async def test_the_processes_fit_the_screen(size: tuple[int, int]) -> None:
 async def test_only_a_running_job_has_processes_and_a_shell() -> None:
     inside = FakeInside()
     async with on_screen(Console(inside=inside), (100, 30)) as (console, pilot):
-        _on(console, 107)
+        console.select(107)
         await pilot.press("X", "x")
         await _settled(pilot, console)
         assert isinstance(console.app.screen, Main)
@@ -123,7 +117,7 @@ async def test_only_a_running_job_has_processes_and_a_shell() -> None:
 async def test_a_terminal_that_cannot_be_suspended_is_reported() -> None:
     inside = FakeInside()
     async with on_screen(Console(inside=inside), (100, 30)) as (console, pilot):
-        _on(console, 101)
+        console.select(101)
         await pilot.press("x")
         await _settled(pilot, console)
         assert inside.asked == [("shell", 101)]
@@ -134,7 +128,7 @@ async def test_the_reason_for_a_missing_shell_is_shown() -> None:
     inside = FakeInside()
     inside.error = GputuiError("the container has no shell: its image has no sh")
     async with on_screen(Console(inside=inside), (100, 30)) as (console, pilot):
-        _on(console, 101)
+        console.select(101)
         await pilot.press("x")
         await _settled(pilot, console)
         assert any("has no shell" in told for told in console.told)
@@ -146,7 +140,7 @@ async def test_a_read_only_console_has_processes_but_no_shell() -> None:
         console,
         pilot,
     ):
-        _on(console, 101)
+        console.select(101)
         await pilot.press("x")
         await _settled(pilot, console)
         assert inside.asked == []
@@ -161,7 +155,7 @@ async def test_a_read_only_console_has_processes_but_no_shell() -> None:
 @cases(("wide", "is_cut"), [(80, True), (200, False)])
 async def test_texts_to_copy_are_cut_only_if_they_do_not_fit(wide: int, is_cut: bool) -> None:
     async with on_screen(Console(with_job(rich_snapshot(), [secret_job()])), (wide, 30)) as (console, pilot):
-        _on(console, 101)
+        console.select(101)
         await console.press(pilot, "y")
         [line] = [line for line in console.screen_text.splitlines() if "GPU-0000" in line and "GPUs" in line]
         line = line.split("│")[1]

@@ -6,13 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
-from textual.pilot import Pilot
 
 from gputui.config import load_settings
 from gputui.domain.errors import InputError
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.text import width
-from gputui.tui.actions import ExitChoice
 from gputui.tui.commands import COMMANDS, places
 from gputui.tui.frame import FrameSize, frame
 from gputui.tui.keymap import Keymap
@@ -22,20 +20,12 @@ from gputui.tui.screens.main import Main
 from tests.cases import cases
 from tests.factories import NOW
 from tests.tui.console import Console, on_screen
+from tests.tui.foresight import until
 from tests.tui.sample import empty_queue, paused
 
 
 def _console(keys: dict[str, tuple[str, ...]]) -> Console:
     return Console(console=ConsoleSettings("off", keys=keys))
-
-
-async def _until(pilot: Pilot[ExitChoice], console: Console, words: str, *, shown: bool = True) -> None:
-    """The palette answers when it has looked."""
-    for _ in range(250):
-        if (words in console.screen_text) is shown:
-            return
-        await pilot.pause(0.02)
-    raise AssertionError(console.screen_text)
 
 
 def test_names_of_commands_are_unique_and_plain() -> None:
@@ -140,7 +130,7 @@ async def test_a_custom_key_works_and_the_default_one_does_not() -> None:
         assert main.queue.cursor == before
         await console.press(pilot, "f8")
         assert main.queue.cursor != before
-        main.queue.move_to(list(main.queue.keys).index(107))
+        console.select(107)
         await console.press(pilot, "h")
         assert console.audited() == []
         await console.press(pilot, "f6")
@@ -151,9 +141,7 @@ async def test_footer_help_and_palette_show_the_custom_key() -> None:
     async with on_screen(_console({"hold": ("f6",), "follow": (), "finished": ("f",)}), (120, 90)) as (console, pilot):
         footer = console.screen_text.splitlines()[-1]
         assert " log " not in footer
-        main = console.app.screen
-        assert isinstance(main, Main)
-        main.queue.move_to(list(main.queue.keys).index(107))
+        console.select(107)
         await pilot.pause()
         assert "F6 hold" in console.screen_text.splitlines()[-1]
         await console.press(pilot, "question_mark")
@@ -214,9 +202,9 @@ async def test_a_command_without_a_key_runs_from_the_palette() -> None:
         await console.press(pilot, "exclamation_mark")
         assert isinstance(console.app.screen, Main)
         await console.press(pilot, "colon", *"notices")
-        await _until(pilot, console, "View: notices")
+        await until(pilot, lambda: "View: notices" in console.screen_text)
         await pilot.press("enter")
-        await _until(pilot, console, "GPU 7 is lost and takes no job")
+        await until(pilot, lambda: "GPU 7 is lost and takes no job" in console.screen_text)
 
 
 async def test_texts_on_the_screen_name_the_custom_key() -> None:
@@ -243,9 +231,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
 async def test_every_text_names_the_configured_key() -> None:
     async with on_screen(_console(OTHERS), (160, 40)) as (console, pilot):
         assert " f4 queue" in console.screen_text.lower()
-        main = console.app.screen
-        assert isinstance(main, Main)
-        main.queue.move_to(list(main.queue.keys).index(107))
+        console.select(107)
         await console.press(pilot, "h")
         assert "job 107 is held: F2 releases it" in console.told
         await console.press(pilot, "f7", *"@daily", "enter")

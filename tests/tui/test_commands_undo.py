@@ -10,20 +10,13 @@ from gputui.domain.settings import ConsoleSettings
 from gputui.domain.submit_action import Done
 from gputui.engine.actions.actions import Actions
 from gputui.tui.actions import ActionRequested
-from gputui.tui.screens.main import Main
 from tests.factories import ACTOR, uuid
 from tests.tui.console import Console, on_screen
 
 
-def _on(console: Console, job_id: int) -> None:
-    main = console.app.screen
-    assert isinstance(main, Main)
-    main.queue.move_to(list(main.queue.keys).index(job_id))
-
-
 async def test_actions_are_undone_one_by_one_and_named() -> None:
     async with on_screen(Console(), (120, 36)) as (console, pilot):
-        _on(console, 107)
+        console.select(107)
         await console.press(pilot, "plus", "h")
         assert console.store.get(107).priority == 60
         assert console.store.get(107).held
@@ -39,7 +32,7 @@ async def test_actions_are_undone_one_by_one_and_named() -> None:
 
 async def test_undo_keeps_later_changes_of_others() -> None:
     async with on_screen(Console(), (120, 36)) as (console, pilot):
-        _on(console, 107)
+        console.select(107)
         await console.press(pilot, "plus")
         Actions(console.store, console.clock, ACTOR).act(SetPriority((107,), 3))
         await console.press(pilot, "u")

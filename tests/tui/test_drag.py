@@ -20,7 +20,7 @@ from gputui.tui.screens.what_if import WhatIf
 from tests.factories import NOW, job
 from tests.tui import plans
 from tests.tui.console import Console, on_screen
-from tests.tui.foresight import opened, select, until, watched
+from tests.tui.foresight import opened, until, watched
 
 SETTINGS = replace(Settings(), policy=plans.KEPT)
 
@@ -49,7 +49,7 @@ def queue() -> Snapshot:
 
 async def test_keys_in_the_panel_move_it_on_and_the_forecast_follows() -> None:
     async with on_screen(watched(queue()), (120, 40)) as (console, pilot):
-        await select(console, 114)
+        console.select(114)
         await pilot.press("K")
         panel = await panel_of(console, pilot)
         first = places_of(panel)
@@ -72,7 +72,7 @@ async def test_keys_in_the_panel_move_it_on_and_the_forecast_follows() -> None:
 
 async def test_keys_pressed_before_the_forecast_all_count() -> None:
     async with on_screen(watched(queue()), (120, 40)) as (console, pilot):
-        await select(console, 115)
+        console.select(115)
         main = console.app.screen
         assert isinstance(main, Main)
         for _ in range(3):
@@ -86,7 +86,7 @@ async def test_keys_pressed_before_the_forecast_all_count() -> None:
 
 async def test_another_key_in_the_panel_replaces_pending_steps() -> None:
     async with on_screen(watched(queue()), (120, 40)) as (console, pilot):
-        await select(console, 113)
+        console.select(113)
         panel = await opened(console, pilot, "plus")
         panel.action_drag(-1)
         panel.action_further("top")
@@ -97,7 +97,7 @@ async def test_another_key_in_the_panel_replaces_pending_steps() -> None:
 
 async def test_the_panel_says_why_it_goes_no_further() -> None:
     async with on_screen(watched(queue()), (120, 40)) as (console, pilot):
-        await select(console, 112)
+        console.select(112)
         await pilot.press("K")
         panel = await panel_of(console, pilot)
         first = places_of(panel)
@@ -111,7 +111,7 @@ async def test_the_panel_says_why_it_goes_no_further() -> None:
 
 async def test_other_actions_ignore_the_move_keys() -> None:
     async with on_screen(watched(queue()), (120, 40)) as (console, pilot):
-        await select(console, 112)
+        console.select(112)
         panel = await opened(console, pilot, "h")
         before = panel.proposal
         await pilot.press("K")
@@ -128,7 +128,7 @@ async def test_steps_add_up_without_the_panel_and_across_snapshots() -> None:
 
     async with console.app.run_test(size=(120, 40)) as pilot:
         await console.begin(pilot)
-        await select(console, 115)
+        console.select(115)
         for wanted in (3, 2, 1):
             await pilot.press("K")
             await until(pilot, partial(stands, wanted))

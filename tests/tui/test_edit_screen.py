@@ -24,7 +24,7 @@ from tests.cases import cases
 from tests.factories import GIB, job
 from tests.tui import plans
 from tests.tui.console import Console, on_screen
-from tests.tui.foresight import edit, select, until, watched
+from tests.tui.foresight import edit, until, watched
 
 OPTIONS = ContainerOptions(env=(("TOKEN", "hunter2"), ("A", "1")), volumes=("/data:/data",), shm_size=GIB)
 
@@ -42,7 +42,7 @@ def edited(*, what_if: str = "off", **changes: object) -> Console:
 async def opened(console: Console, size: tuple[int, int] = (80, 24)) -> AsyncIterator[tuple[Pilot[ExitChoice], Submit]]:
     async with console.app.run_test(size=size) as pilot:
         await console.begin(pilot)
-        await select(console, 108)
+        console.select(108)
         await pilot.press("e")
         await pilot.pause()
         form = console.app.screen
@@ -169,7 +169,7 @@ async def test_the_time_limit_of_a_running_job() -> None:
     console = watched(plans.contended(), what_if="always")
     runs = next(job for job in console.snapshot.jobs if job.state is JobState.RUNNING and job.spec.time_limit)
     async with on_screen(console, (120, 40)) as (_, pilot):
-        await select(console, runs.id)
+        console.select(runs.id)
         await console.press(pilot, "e")
         form = console.app.screen
         assert isinstance(form, Submit)

@@ -30,7 +30,6 @@ from tests.tui.every.stages import at_gpu
 from tests.tui.every.stages_screens import gpu_page
 from tests.tui.every.turns import in_turn, opened, scenarios
 from tests.tui.every.world import Make, foreseen, world
-from tests.tui.idle import draw_never
 
 RowStep = Callable[[Row, Hand], Awaitable[None]]
 
@@ -91,8 +90,7 @@ _ONLY_LOOKS = "Not here: this console is read-only."
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Redirect all files, provide an editor, and draw nothing."""
-    draw_never(monkeypatch.setattr)
+    """Redirect all files, and provide an editor."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("EDITOR", "true")

@@ -16,7 +16,7 @@ from gputui.tui.screens import pages
 from tests.factories import NOW, uuid
 from tests.tui import plans
 from tests.tui.console import on_screen
-from tests.tui.foresight import explained, select, until, watched
+from tests.tui.foresight import explained, until, watched
 
 TERMS = ("level", "expansion", "age")
 
@@ -99,7 +99,7 @@ def test_neighbours_are_gathered_once_however_many_jobs_there_are() -> None:
 
 async def test_the_page_follows_the_job() -> None:
     async with on_screen(watched(), (120, 40)) as (console, pilot):
-        await select(console, 108)
+        console.select(108)
         text = await explained(console, pilot)
         assert "number 3 of 6 waiting" in text
         assert all(f"  {term} " in text for term in TERMS)
@@ -114,7 +114,7 @@ async def test_the_page_follows_the_job() -> None:
 
 async def test_time_changes_the_score() -> None:
     async with on_screen(watched(), (120, 40)) as (console, pilot):
-        await select(console, 108)
+        console.select(108)
         before = await explained(console, pilot)
         assert "waited 50m" in before
         console.clock.advance(3600)
@@ -128,7 +128,7 @@ async def test_errors_are_shown_in_place_of_the_explanation(monkeypatch: pytest.
 
     monkeypatch.setattr(pages, "explain", fails)
     async with on_screen(watched(), (80, 24)) as (console, pilot):
-        await select(console, 108)
+        console.select(108)
         assert "not known: ValueError: no such order" in await explained(console, pilot)
 
 

@@ -8,7 +8,7 @@ from textual.pilot import Pilot
 from gputui.domain.snapshot import Snapshot
 from gputui.tui.actions import ExitChoice
 from tests.tui import plans
-from tests.tui.foresight import explained, opened, select, timeline_of, watched
+from tests.tui.foresight import explained, opened, timeline_of, watched
 from tests.tui.test_pictures import Compare
 
 NARROW, WIDE = (80, 24), (200, 50)
@@ -26,7 +26,7 @@ def test_the_what_if_panel_matches_its_picture(
 
     async def before(pilot: Pilot[ExitChoice]) -> None:
         await console.begin(pilot)
-        await select(console, job_id)
+        console.select(job_id)
         await opened(console, pilot, *keys)
 
     assert snap_compare(console.app, terminal_size=size, run_before=before)  # type: ignore[arg-type]
@@ -56,7 +56,7 @@ def test_an_explained_job_matches_its_picture(snap_compare: Compare, size: tuple
 
     async def before(pilot: Pilot[ExitChoice]) -> None:
         await console.begin(pilot)
-        await select(console, 108)
+        console.select(108)
         await explained(console, pilot)
 
     assert snap_compare(console.app, terminal_size=size, run_before=before)  # type: ignore[arg-type]

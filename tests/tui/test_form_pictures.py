@@ -16,7 +16,7 @@ from gputui.tui.preferences import Preferences
 from gputui.tui.screens.forms import Submit
 from gputui.tui.screens.job_form import keep_submission
 from tests.tui.console import Console
-from tests.tui.foresight import judged, select, watched
+from tests.tui.foresight import judged, watched
 
 SIZES = {"80x24": (80, 24), "200x50": (200, 50)}
 LINE = (
@@ -101,7 +101,7 @@ def test_the_edit_form_matches_its_picture(snap_compare: Compare, size: str) -> 
 
     async def before(pilot: Pilot[ExitChoice]) -> None:
         await console.begin(pilot)
-        await select(console, 108)
+        console.select(108)
         await pilot.press("e")
         await pilot.pause()
         form = console.app.screen

@@ -26,7 +26,7 @@ from tests.cases import cases
 from tests.factories import NOW, job, running, uuid
 from tests.tui import sample
 from tests.tui.console import Console
-from tests.tui.foresight import select, until
+from tests.tui.foresight import until
 
 HOUR = timedelta(hours=1)
 SMALL, MIDDLING = (80, 24), (120, 36)
@@ -132,7 +132,7 @@ async def opened(
 ) -> AsyncIterator[tuple[Pilot[ExitChoice], JobLog]]:
     async with console.app.run_test(size=size) as pilot:
         await console.begin(pilot)
-        await select(console, job_id)
+        console.select(job_id)
         await pilot.press("enter")
         await pilot.pause()
         assert isinstance(console.app.screen, Detail)

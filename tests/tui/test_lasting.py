@@ -29,7 +29,6 @@ from gputui.tui.actions import ExitChoice, Undo
 from gputui.tui.screens.log_pane import HISTORY
 from gputui.tui.screens.main import Main
 from gputui.tui.widgets.queue_rows import Sorting
-from tests.cases import cases
 from tests.factories import ACTOR, FakeClock, job
 from tests.lane import in_its_lane
 from tests.memory_store import MemoryJobStore
@@ -98,7 +97,7 @@ async def test_drawn_lines_are_freed() -> None:
 
 
 @pytest.mark.usefixtures("few_objects")
-@cases("number", HALVES)
+@pytest.mark.parametrize("number", HALVES)
 async def test_a_closed_screen_is_freed(number: int) -> None:
     async with on_screen(Console(what_if="always"), (120, 36)) as (console, pilot):
         for name, key in list(SCREENS.items())[number::2]:
@@ -226,7 +225,7 @@ async def test_the_queue_of_marked_jobs_is_freed_once_none_is_marked() -> None:
 
 
 @pytest.mark.usefixtures("uncollected")
-@cases("number", HALVES)
+@pytest.mark.parametrize("number", HALVES)
 async def test_a_closed_screen_keeps_no_queue_though_something_keeps_the_screen(number: int) -> None:
     """The garbage collector would free a cycle, but it runs only every few minutes."""
     async with seen(what_if="always") as (console, pilot, kept):

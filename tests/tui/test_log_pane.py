@@ -22,6 +22,7 @@ from gputui.tui.widgets.log_lines import EARLIER, LogLines, pack_lines
 from gputui.tui.widgets.log_model import MOST_COPIED, copied_text
 from tests.tui import sample
 from tests.tui.console import Console, FakeLogs, on_screen
+from tests.tui.foresight import until
 from tests.tui.reader import NUMBERED, begun, looked, reading
 
 pytestmark = pytest.mark.usefixtures("drawn")
@@ -244,13 +245,6 @@ async def saved(console: Console, pane: LogPane, pilot: object, path: Path) -> N
     await pilot.press("enter")  # type: ignore[attr-defined]
 
 
-async def until(pilot: object, holds: object) -> None:
-    """Wait until the condition holds."""
-    async with asyncio.timeout(60):
-        while not holds():  # type: ignore[operator]
-            await pilot.pause(0.005)  # type: ignore[attr-defined]
-
-
 async def test_a_log_is_saved_byte_for_byte_and_no_file_is_overwritten_unasked(tmp_path: Path) -> None:
     console = Console()
     lines = [b"\x1b[31mred\x1b[0m", b"\xff\x00raw", b"last"]
@@ -258,7 +252,7 @@ async def test_a_log_is_saved_byte_for_byte_and_no_file_is_overwritten_unasked(t
     async with console.app.run_test(size=SIZE) as pilot:
         pane = await begun(console, pilot, lines)
         await saved(console, pane, pilot, path)
-        await until(pilot, lambda: console.told)
+        await until(pilot, lambda: bool(console.told))
         assert path.read_bytes() == b"\n".join(lines) + b"\n"
         assert path.stat().st_mode & 0o777 == 0o600
         assert console.told == [f"Saved 3 lines to {path}"]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-
 from gputui.tui.app import Gputui
 from gputui.tui.commands import MENUS
 from gputui.tui.screens.dialogs import Prompt
@@ -20,24 +17,11 @@ from gputui.tui.widgets.status_bars import StatusBar
 from tests.cases import cases
 from tests.factories import uuid
 from tests.tui.every import eyes
-from tests.tui.every.hand import Hand
+from tests.tui.every.hand import Hand, at_work
 from tests.tui.every.rows_dialogs import on
 from tests.tui.every.world import world
 
 SIZE = (120, 40)
-
-
-@asynccontextmanager
-async def opened(
-    size: tuple[int, int] = SIZE, keys: Mapping[str, tuple[str, ...]] | None = None, *, read_only: bool = False
-) -> AsyncIterator[Hand]:
-    """Yield a console whose rows can be clicked."""
-    console = world(read_only=read_only, keys=dict(keys or {}))
-    async with console.app.run_test(size=size) as pilot:
-        hand = Hand(console, pilot)
-        await console.show(pilot, console.snapshot)
-        await hand.until(lambda: len(hand.queue.keys) > 0 and hand.app.focused is hand.queue)
-        yield hand
 
 
 async def on_job(hand: Hand, job_id: int, x: int = 20) -> Menu:
@@ -84,7 +68,7 @@ def test_the_menu_lists_commands_of_the_main_screen_each_once() -> None:
 
 
 async def test_a_waiting_job_is_held_by_a_click() -> None:
-    async with opened() as hand:
+    async with at_work(world(), SIZE) as hand:
         menu = await on_job(hand, 107)
         assert hand.queue.cursor == 107
         assert {
@@ -102,7 +86,7 @@ async def test_a_waiting_job_is_held_by_a_click() -> None:
 
 
 async def test_a_gpu_is_drained_by_keys() -> None:
-    async with opened() as hand:
+    async with at_work(world(), SIZE) as hand:
         menu = await on_gpu(hand, 1)
         assert hand.app.screen_stack[0].focused is hand.grid.shown
         assert menu.query_one(".dialog").border_title == "GPU 1"
@@ -113,7 +97,7 @@ async def test_a_gpu_is_drained_by_keys() -> None:
 
 
 async def test_the_menu_of_a_gpu_offers_commands_of_the_console() -> None:
-    async with opened() as hand:
+    async with at_work(world(), SIZE) as hand:
         before = hand.app.services.gpus.look
         await on_gpu(hand, 1)
         await on("graph span")(hand)
@@ -124,7 +108,7 @@ async def test_the_menu_of_a_gpu_offers_commands_of_the_console() -> None:
 
 
 async def test_a_log_has_a_menu_which_selects_no_line() -> None:
-    async with opened() as hand:
+    async with at_work(world(), SIZE) as hand:
         log = hand.log
         await hand.right_click(log, 5, 1)
         menu = await hand.opened(Menu)
@@ -135,14 +119,14 @@ async def test_a_log_has_a_menu_which_selects_no_line() -> None:
 
 
 async def test_a_click_on_the_status_lists_all_that_is_wrong() -> None:
-    async with opened() as hand:
+    async with at_work(world(), SIZE) as hand:
         await hand.click(hand.main.query_one(StatusBar), 30, 0)
         await hand.opened(Notices)
 
 
 @cases("how", ["escape", "left", "right"])
 async def test_closing_the_menu_does_nothing(how: str) -> None:
-    async with opened() as hand:
+    async with at_work(world(), SIZE) as hand:
         before = hand.console.audited()
         await on_job(hand, 107)
         if how == "escape":
@@ -156,7 +140,7 @@ async def test_closing_the_menu_does_nothing(how: str) -> None:
 
 
 async def test_the_cursor_follows_the_pointer() -> None:
-    async with opened() as hand:
+    async with at_work(world(), SIZE) as hand:
         menu = await on_job(hand, 107)
         place = list(lines(menu)).index("clone")
         inside = menu.query_one("#lines").region
@@ -165,11 +149,11 @@ async def test_the_cursor_follows_the_pointer() -> None:
 
 
 async def test_custom_keys_are_named_and_a_read_only_console_offers_no_change() -> None:
-    async with opened(keys={"clone": ("f7",), "follow": ("f8",), "hold": ()}) as hand:
+    async with at_work(world(keys={"clone": ("f7",), "follow": ("f8",), "hold": ()}), SIZE) as hand:
         shown = lines(await on_job(hand, 107))
         assert (shown["clone"], shown["log"]) == ("F7", "F8")
         assert "hold" in hand.console.screen_text
-    async with opened(read_only=True) as hand:
+    async with at_work(world(read_only=True), SIZE) as hand:
         shown = lines(await on_job(hand, 107))
         assert {"hold", "clone", "move up", "cancel"}.isdisjoint(shown)
         assert {"detail", "columns", "zoom"} <= shown.keys()
@@ -177,7 +161,7 @@ async def test_custom_keys_are_named_and_a_read_only_console_offers_no_change() 
 
 @cases("size", [(80, 24), (60, 12)])
 async def test_the_menu_fits_the_smallest_screen(size: tuple[int, int]) -> None:
-    async with opened(size) as hand:
+    async with at_work(world(), size) as hand:
         menu = await on_job(hand, 101, x=size[0] - 3)
         await hand.until(lambda: menu.query_one(".dialog").region.right == size[0])
         assert menu.region.contains_region(menu.query_one(".dialog").region)
@@ -186,7 +170,7 @@ async def test_the_menu_fits_the_smallest_screen(size: tuple[int, int]) -> None:
 
 
 async def test_a_right_click_on_the_heading_opens_no_menu() -> None:
-    async with opened() as hand:
+    async with at_work(world(), SIZE) as hand:
         order = list(hand.queue.keys)
         for y in range(hand.queue.head):
             await hand.right_click(hand.queue, 8, y)
@@ -195,7 +179,7 @@ async def test_a_right_click_on_the_heading_opens_no_menu() -> None:
 
 
 async def test_rows_of_other_tabs_have_their_own_menus() -> None:
-    async with opened() as hand:
+    async with at_work(world(), SIZE) as hand:
         await hand.press("3")
         await hand.until(lambda: eyes.tab(hand) == "recurring" and hand.queue.cursor is not None)
         await hand.right_click(hand.queue, 8, hand.queue.head)

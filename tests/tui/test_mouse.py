@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 from textual import events
 from textual.containers import VerticalScroll
 from textual.widgets import Input, Static
 
-from gputui.domain.snapshot import Snapshot
 from gputui.tui.commands import COMMANDS
 from gputui.tui.screens.dialogs import LeaveDialog
 from gputui.tui.screens.log_pane import LogPane
@@ -18,26 +14,15 @@ from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.widgets.status_bars import FilterLine, KeyBar
 from tests.cases import cases
 from tests.tui.every import stages, stages_dialogs, stages_log
-from tests.tui.every.hand import Hand
+from tests.tui.every.hand import Hand, at_work
 from tests.tui.every.row import Step
 from tests.tui.every.turns import in_turn
 from tests.tui.every.world import world
 from tests.tui.sample import many_gpus, many_jobs
 
 
-@asynccontextmanager
-async def opened(snapshot: Snapshot | None = None, size: tuple[int, int] = (240, 50)) -> AsyncIterator[Hand]:
-    """Yield a console that shows this snapshot."""
-    console = world()
-    async with console.app.run_test(size=size) as pilot:
-        hand = Hand(console, pilot)
-        await console.show(pilot, snapshot or console.snapshot)
-        await hand.until(lambda: len(hand.queue.keys) > 0 and hand.app.focused is hand.queue)
-        yield hand
-
-
 async def test_the_wheel_goes_through_the_pane_under_the_pointer_and_moves_neither_focus_nor_cursor() -> None:
-    async with opened(many_jobs(100)) as hand:
+    async with at_work(world(), snapshot=many_jobs(100)) as hand:
         hand.grid.focus()
         await hand.breathe()
         cursor = hand.queue.cursor
@@ -49,7 +34,7 @@ async def test_the_wheel_goes_through_the_pane_under_the_pointer_and_moves_neith
 
 
 async def test_the_wheel_goes_through_a_log_that_has_no_focus() -> None:
-    async with opened() as hand:
+    async with at_work(world()) as hand:
         await stages_log.log(hand)
         hand.queue.focus()
         await hand.breathe()
@@ -63,7 +48,7 @@ async def test_the_wheel_goes_through_a_log_that_has_no_focus() -> None:
 
 @cases("view", ["cards", "compact", "rows"])
 async def test_the_wheel_goes_through_gpus_however_they_are_drawn(view: str) -> None:
-    async with opened(many_gpus(120), (240, 40)) as hand:
+    async with at_work(world(), (240, 40), many_gpus(120)) as hand:
         while hand.main.panes.layout.grid != view:
             hand.main.panes.action_grid()
         await hand.breathe()
@@ -82,7 +67,7 @@ async def test_the_wheel_goes_through_gpus_however_they_are_drawn(view: str) -> 
 
 
 async def test_the_edge_between_gpus_and_queue_is_dragged_and_turns_to_no_tab() -> None:
-    async with opened() as hand:
+    async with at_work(world()) as hand:
         high = hand.grid.region.height
         await hand.drag(hand.queue, (20, 0), (20, -4))
         await hand.until(lambda: hand.grid.region.height == high - 4)
@@ -93,7 +78,7 @@ async def test_the_edge_between_gpus_and_queue_is_dragged_and_turns_to_no_tab() 
 
 
 async def test_a_click_on_the_name_of_a_tab_turns_to_it_and_one_behind_the_names_to_none() -> None:
-    async with opened() as hand:
+    async with at_work(world()) as hand:
         names = [sheet.name for sheet in hand.queue.sheets]
         for name in (*names[1:], names[0]):
             title = hand.queue.render_line(0).text
@@ -105,7 +90,7 @@ async def test_a_click_on_the_name_of_a_tab_turns_to_it_and_one_behind_the_names
 
 
 async def test_the_edge_of_a_log_leaves_at_least_three_rows() -> None:
-    async with opened() as hand:
+    async with at_work(world()) as hand:
         await hand.drag(hand.log, (20, 0), (20, 30))
         await hand.until(lambda: hand.log.region.height <= 9)
         assert hand.log.region.height >= 3
@@ -113,7 +98,7 @@ async def test_the_edge_of_a_log_leaves_at_least_three_rows() -> None:
 
 
 async def test_lines_are_picked_by_dragging_and_stay_under_the_pointer() -> None:
-    async with opened() as hand:
+    async with at_work(world()) as hand:
         await stages_log.log(hand)
         await hand.drag(hand.log, (10, 2), (10, 4))
         rows = hand.log.reading.rows
@@ -125,7 +110,7 @@ async def test_lines_are_picked_by_dragging_and_stay_under_the_pointer() -> None
 
 
 async def test_a_click_on_the_title_of_a_log_pins_it_and_a_drag_does_not() -> None:
-    async with opened() as hand:
+    async with at_work(world()) as hand:
         await stages_log.log(hand)
         await hand.drag(hand.log, (20, 0), (20, 1))
         assert "pinned" not in hand.console.screen_text
@@ -180,7 +165,7 @@ async def test_a_hint_at_the_bottom_of_a_dialog_is_clicked() -> None:
 
 
 async def test_each_key_of_a_hint_is_clicked_at_its_own_place() -> None:
-    async with opened(size=(100, 30)) as hand:
+    async with at_work(world(), (100, 30)) as hand:
         await stages_dialogs.help_(hand)
         body = hand.app.screen.query_one(VerticalScroll)
         x, y = place_of_words(hand, "j k scroll")
@@ -193,7 +178,7 @@ async def test_each_key_of_a_hint_is_clicked_at_its_own_place() -> None:
 
 @cases(("words", "is_typed"), [("Enter keep", True), ("Esc show all", True), ("Esc shows all", False)])
 async def test_the_hints_of_the_filter_are_clicked(words: str, is_typed: bool) -> None:
-    async with opened() as hand:
+    async with at_work(world()) as hand:
         await _filtering(hand)
         line = hand.main.query_one(FilterLine)
         line.query_one(Input).value = "alice"
@@ -208,7 +193,7 @@ async def test_the_hints_of_the_filter_are_clicked(words: str, is_typed: bool) -
 
 
 async def test_a_click_means_what_the_key_bar_showed_when_it_was_made() -> None:
-    async with opened() as hand:
+    async with at_work(world()) as hand:
         at = hand.words_at(next(command for command in COMMANDS if command.name == "timeline"))
         assert at is not None
         x, y = at
@@ -221,7 +206,7 @@ async def test_a_click_means_what_the_key_bar_showed_when_it_was_made() -> None:
 
 
 async def test_a_pane_that_captures_the_mouse_too_late_keeps_it_from_no_other_screen() -> None:
-    async with opened() as hand:
+    async with at_work(world()) as hand:
         await stages_log.log(hand)
         await stages_dialogs.notices(hand)
         dialog, log = hand.app.screen, hand.main.query_one(LogPane)
@@ -239,7 +224,7 @@ def place_of_words(hand: Hand, words: str) -> tuple[int, int]:
 
 
 async def test_a_drag_selects_no_text() -> None:
-    async with opened() as hand:
+    async with at_work(world()) as hand:
         await hand.press("q")
         dialog = await hand.opened(LeaveDialog)
         title = dialog.query_one(".title", Static)

@@ -13,7 +13,7 @@ from gputui.tui.commands import COMMANDS
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.menu import CommandFinder, Offer, find_commands
 from tests.cases import cases
-from tests.tui.every.hand import Hand
+from tests.tui.every.hand import Hand, at_work
 from tests.tui.every.world import world
 from tests.tui.test_turns import burst
 
@@ -27,12 +27,8 @@ OFFERS = [Offer(command) for command in COMMANDS if command.in_palette]
 @asynccontextmanager
 async def opened(size: tuple[int, int] = (120, 36)) -> AsyncIterator[tuple[Hand, CommandFinder]]:
     """Open the palette over the main screen, where job 107 waits and is selected."""
-    console = world()
-    async with console.app.run_test(size=size) as pilot:
-        hand = Hand(console, pilot)
-        await console.show(pilot, console.snapshot)
-        await hand.until(lambda: len(hand.queue.keys) > 0 and hand.app.focused is hand.queue)
-        hand.queue.move_to(list(hand.queue.keys).index(107))
+    async with at_work(world(), size) as hand:
+        hand.console.select(107)
         await hand.press("colon")
         yield hand, await hand.opened(CommandFinder)
 

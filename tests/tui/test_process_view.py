@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from time import perf_counter
 
 import pytest
@@ -21,6 +20,7 @@ from tests.factories import sample, snapshot, view
 from tests.foreign import JUPYTER, FakeContainers, FakeHost
 from tests.machine_load import stretched
 from tests.tui.console import Console
+from tests.tui.foresight import until
 from tests.tui.occupied import FOREIGN, INSIDE, OURS, occupied, occupied_console
 
 
@@ -32,15 +32,6 @@ async def opened(pilot: Pilot[ExitChoice], console: Console) -> GpuProcessesScre
     screen = console.app.screen
     assert isinstance(screen, GpuProcessesScreen)
     return screen
-
-
-async def until(pilot: Pilot[ExitChoice], condition: Callable[[], bool]) -> None:
-    """Wait until the condition holds."""
-    for _ in range(500):
-        if condition():
-            return
-        await pilot.pause(0.01)
-    raise AssertionError(f"never: {pilot.app.screen}")
 
 
 def shows(console: Console, text: str) -> bool:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -28,6 +27,7 @@ from gputui.tui.widgets.status_bars import FieldNames
 from tests.factories import NOW, job, recurring, running, uuid
 from tests.tui import sample
 from tests.tui.console import Console, on_screen, steady
+from tests.tui.foresight import until
 
 SIZE = (120, 36)
 
@@ -70,7 +70,7 @@ async def test_a_covered_queue_loses_jobs_and_gains_room_for_tabs() -> None:
 class TestMarks:
     async def test_a_command_acts_on_marked_jobs_only(self) -> None:
         async with on_screen(Console(), SIZE) as (console, pilot):
-            queue(console).move_to(queue(console).keys.index(106))
+            console.select(106)
             await console.press(pilot, "space", "space", "j", "space")
             assert set(queue(console).live.marks) == {106, 107, 110}
             assert "3 marked" in console.screen_text
@@ -80,7 +80,7 @@ class TestMarks:
 
     async def test_marks_follow_their_jobs(self) -> None:
         async with on_screen(Console(), SIZE) as (console, pilot):
-            queue(console).move_to(queue(console).keys.index(107))
+            console.select(107)
             await pilot.press("space")
             order = (110, 109, 108, 107, 106)
             await console.show(pilot, replace(console.snapshot, order=order))
@@ -229,7 +229,7 @@ class TestFolding:
             assert -15 in queue(console).keys
             assert "sweep[2-5%2]" in console.screen_text
             assert "4 waiting, 2 running" in console.screen_text
-            queue(console).move_to(queue(console).keys.index(-15))
+            console.select(-15)
             await pilot.press("o")
             assert queue(console).cursor == 12
             assert {12, 13, 14, 15} <= set(queue(console).keys)
@@ -238,13 +238,13 @@ class TestFolding:
 
     async def test_a_command_on_a_folded_row_is_about_all_its_elements(self) -> None:
         async with on_screen(Console(with_array()), SIZE) as (console, pilot):
-            queue(console).move_to(queue(console).keys.index(-15))
+            console.select(-15)
             await console.press(pilot, "h")
             assert [target for _, target in console.audited()] == ["job 12", "job 13", "job 14", "job 15"]
 
     async def test_the_cursor_stays_when_an_element_starts(self) -> None:
         async with on_screen(Console(with_array()), SIZE) as (console, pilot):
-            queue(console).move_to(queue(console).keys.index(-15))
+            console.select(-15)
             first = next(job for job in console.snapshot.jobs if job.id == 12)
             started = first.evolve(state=JobState.RUNNING, started_at=NOW)
             await console.show(pilot, sample.with_job(console.snapshot, [started]))
@@ -254,7 +254,7 @@ class TestFolding:
     async def test_dependents_are_beneath_a_job_when_it_is_opened(self) -> None:
         async with on_screen(Console(with_array()), (200, 50)) as (console, pilot):
             assert "▸llama-7b-sft" in console.screen_text
-            queue(console).move_to(queue(console).keys.index(101))
+            console.select(101)
             await pilot.press("o")
             keys = list(queue(console).keys)
             at = keys.index(101)
@@ -287,9 +287,9 @@ class TestFolding:
 class TestMoves:
     async def test_a_job_is_moved_up_after_its_what_if(self) -> None:
         async with on_screen(Console(what_if="always"), SIZE) as (console, pilot):
-            queue(console).move_to(queue(console).keys.index(110))
+            console.select(110)
             await pilot.press("K")
-            await wait_until(lambda: isinstance(console.app.screen, WhatIf), pilot)
+            await until(pilot, lambda: isinstance(console.app.screen, WhatIf))
             await pilot.pause()
             assert "up past job" in console.screen_text
             await console.press(pilot, "enter")
@@ -297,9 +297,9 @@ class TestMoves:
 
     async def test_the_reason_against_a_move_is_shown(self) -> None:
         async with on_screen(Console(), SIZE) as (console, pilot):
-            queue(console).move_to(queue(console).keys.index(106))
+            console.select(106)
             await pilot.press("K")
-            await wait_until(lambda: bool(console.told), pilot)
+            await until(pilot, lambda: bool(console.told))
             assert console.told == ["Not moved: already first"]
             assert console.audited() == []
 
@@ -309,7 +309,7 @@ class TestMoves:
             queue(console).live.chosen = ChosenColumns(("id", "score", "why"))
             queue(console).lay_again()
             await console.show(pilot, replace(console.snapshot, taken_at=NOW + timedelta(seconds=1)))
-            await wait_until(lambda: len(queue(console).rows.scores) == 5, pilot)
+            await until(pilot, lambda: len(queue(console).rows.scores) == 5)
 
 
 class FakeHistory:
@@ -334,14 +334,14 @@ class TestTabs:
         history = FakeHistory([ended(5, 3), ended(4, 30), ended(3, 900)])
         async with on_screen(Console(past=history), SIZE) as (console, pilot):
             await pilot.press("2")
-            await wait_until(lambda: 5 in queue(console).keys, pilot)
+            await until(pilot, lambda: 5 in queue(console).keys)
             assert list(queue(console).keys) == [91, 92, 93, 5]
             await pilot.press("G")
-            await wait_until(lambda: 4 in queue(console).keys, pilot)
+            await until(pilot, lambda: 4 in queue(console).keys)
             for _ in range(2):
                 await pilot.press("G")
-                await wait_until(lambda: not console.app.screen_stack[0].jobs.history.is_reading, pilot)  # type: ignore[attr-defined]
-            await wait_until(lambda: 3 in queue(console).keys, pilot)
+                await until(pilot, lambda: not console.app.screen_stack[0].jobs.history.is_reading)  # type: ignore[attr-defined]
+            await until(pilot, lambda: 3 in queue(console).keys)
             assert len(history.asked) == 4
             await pilot.press("G")
             assert len(history.asked) == 4
@@ -358,7 +358,7 @@ class TestTabs:
 
         async with on_screen(Console(sample.empty_queue(), past=broken), SIZE) as (console, pilot):
             await pilot.press("2")
-            await wait_until(lambda: "no such disk" in console.screen_text, pilot)
+            await until(pilot, lambda: "no such disk" in console.screen_text)
 
     async def test_each_tab_keeps_its_cursor(self) -> None:
         async with on_screen(Console(sample.rich_snapshot(recurring=(recurring(id=7, name="nightly"),))), SIZE) as (
@@ -382,16 +382,6 @@ class TestTabs:
 
 def kept() -> Window:
     return Window("r1", NOW, NOW + timedelta(hours=2), count=2, tenant="alice")
-
-
-async def wait_until(condition: Callable[[], bool], pilot: Pilot[ExitChoice]) -> None:
-    """Wait until the condition holds, while the screen's own threads work."""
-    for _ in range(500):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-        await pilot.pause()
-    raise AssertionError("it never came to pass")
 
 
 class TestStableRows:

@@ -23,7 +23,7 @@ from tests.domain.policy.test_sharing import row, sharing
 from tests.factories import NOW, job, running, uuid, view
 from tests.tui import plans, sample
 from tests.tui.console import Console, on_screen
-from tests.tui.foresight import opened, select, timeline_of, until, watched
+from tests.tui.foresight import opened, timeline_of, until, watched
 
 SIZE = (110, 30)
 HOUR = timedelta(hours=1)
@@ -67,7 +67,7 @@ async def test_the_timeline_shows_running_and_planned_jobs_and_reservations() ->
 
 async def test_the_timeline_selects_the_job_of_the_main_screen_and_enter_opens_it() -> None:
     async with on_screen(watched(), SIZE) as (console, pilot):
-        await select(console, 108)
+        console.select(108)
         screen = await timeline_of(console, pilot)
         assert table(screen).picked == 108
         assert "#108 segformer-city  alice, priority 50, 2 GPUs" in console.screen_text
@@ -173,7 +173,7 @@ async def test_a_new_snapshot_is_planned_again() -> None:
 
 async def test_an_action_on_the_selected_job_shows_its_effect() -> None:
     async with on_screen(watched(), SIZE) as (console, pilot):
-        await select(console, 111)
+        console.select(111)
         screen = await timeline_of(console, pilot)
         assert table(screen).picked == 111
         await opened(console, pilot, "plus", "plus")
@@ -264,7 +264,7 @@ async def test_a_click_selects_a_bar_and_a_second_one_opens_it() -> None:
 
 async def test_the_log_of_the_selected_job_is_followed_on_the_main_screen() -> None:
     async with on_screen(watched(), SIZE) as (console, pilot):
-        await select(console, 102)
+        console.select(102)
         await timeline_of(console, pilot, "f")
         assert isinstance(console.app.screen, Main)
         assert console.app.screen.logs.followed == LogOf(102)
@@ -306,7 +306,7 @@ async def test_strange_names_are_text() -> None:
 
 async def test_a_plan_that_comes_before_the_widget_has_its_size_does_not_move_the_present() -> None:
     async with on_screen(watched(), SIZE) as (console, pilot):
-        await select(console, 107)
+        console.select(107)
         screen = await timeline_of(console, pilot)
         await until(pilot, lambda: table(screen).picked == 107 and any("107" in row for row in rows(console)))
         scale, drawn = table(screen).scale, rows(console)

@@ -17,7 +17,7 @@ from gputui.tui.screens.main import Main
 from tests.cases import cases
 from tests.tui import plans
 from tests.tui.console import Console, on_screen
-from tests.tui.foresight import select, watched
+from tests.tui.foresight import watched
 
 CHARACTERS = {"slash": "/", "space": " ", "enter": "\r", "escape": None, "tab": "\t", "plus": "+", "backspace": "\x7f"}
 
@@ -84,7 +84,7 @@ async def test_keys_work_after_their_target_is_gone() -> None:
 @cases("job_id", [101, 108])
 async def test_text_typed_right_after_an_edit_form_opened_reaches_its_time_limit(job_id: int) -> None:
     async with on_screen(watched(plans.contended()), (80, 24)) as (console, pilot):
-        await select(console, job_id)
+        console.select(job_id)
         await pilot.pause()
         burst(console, "e", "plus", "1", "h")
         await done(console, pilot)

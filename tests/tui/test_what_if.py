@@ -34,7 +34,7 @@ from tests.cases import cases
 from tests.factories import NOW, job, uuid
 from tests.tui import plans, sample
 from tests.tui.console import Console, on_screen
-from tests.tui.foresight import PATIENCE, opened, select, until, watched
+from tests.tui.foresight import PATIENCE, opened, until, watched
 
 SIZE = (100, 30)
 SETTINGS = replace(Settings(), policy=plans.KEPT)
@@ -141,7 +141,7 @@ def _has_answer(panel: WhatIf) -> bool:
 )
 async def test_nothing_is_written_before_enter(key: str, job_id: int, verb: str, words: str) -> None:
     async with on_screen(watched(), SIZE) as (console, pilot):
-        await select(console, job_id)
+        console.select(job_id)
         panel = await opened(console, pilot, key)
         assert words in console.screen_text
         assert console.audited() == []
@@ -154,7 +154,7 @@ async def test_nothing_is_written_before_enter(key: str, job_id: int, verb: str,
 
 async def test_shifts_are_signed_and_sorted_by_impact() -> None:
     async with on_screen(watched(), (120, 40)) as (console, pilot):
-        await select(console, 107)
+        console.select(107)
         await opened(console, pilot, "t")
         lines = [line.strip("│ ") for line in console.screen_text.splitlines() if "->" in line]
         text = console.screen_text
@@ -169,7 +169,7 @@ async def test_shifts_are_signed_and_sorted_by_impact() -> None:
 
 async def test_keys_add_up_in_the_panel_and_are_written_once() -> None:
     async with on_screen(watched(), SIZE) as (console, pilot):
-        await select(console, 111)
+        console.select(111)
         await opened(console, pilot, "plus", "plus", "plus")
         assert "priority 50 -> 80 (+30)" in console.screen_text
         await opened(console, pilot, "minus")
@@ -182,7 +182,7 @@ async def test_keys_add_up_in_the_panel_and_are_written_once() -> None:
 
 async def test_escape_cancels() -> None:
     async with on_screen(watched(), SIZE) as (console, pilot):
-        await select(console, 111)
+        console.select(111)
         await pilot.press("plus", "plus")
         await console.press(pilot, "escape")
         assert isinstance(console.app.screen, Main)
@@ -208,7 +208,7 @@ def test_a_priority_stays_within_its_bounds() -> None:
 
 async def test_top_and_priority_replace_each_other() -> None:
     async with on_screen(watched(), SIZE) as (console, pilot):
-        await select(console, 111)
+        console.select(111)
         await opened(console, pilot, "plus", "t")
         assert "to the head of the queue" in console.screen_text
         await opened(console, pilot, "plus")
@@ -220,7 +220,7 @@ async def test_top_and_priority_replace_each_other() -> None:
 
 async def test_other_keys_do_not_change_the_subject_of_a_panel() -> None:
     async with on_screen(watched(), SIZE) as (console, pilot):
-        await select(console, 106)
+        console.select(106)
         await opened(console, pilot, "h", "plus", "t", "c", "r", "j")
         await console.press(pilot, "enter")
         assert console.audited() == [("hold", "job 106")]
@@ -228,12 +228,12 @@ async def test_other_keys_do_not_change_the_subject_of_a_panel() -> None:
 
 async def test_cancelling_a_running_job_shows_the_lost_work() -> None:
     async with on_screen(watched(), (80, 24)) as (console, pilot):
-        await select(console, 102)
+        console.select(102)
         await opened(console, pilot, "c")
         assert "It is stopped: 1h30m of work on 2 GPUs is lost; its output stays." in console.screen_text
         await console.press(pilot, "n")
         assert console.audited() == []
-        await select(console, 106)
+        console.select(106)
         await opened(console, pilot, "c")
         assert "taken out of the queue" in console.screen_text
         assert "cancelled" in console.screen_text
@@ -266,7 +266,7 @@ async def test_the_panel_opens_at_once_and_no_key_waits_for_the_forecast(
 ) -> None:
     slow = Slow(monkeypatch)
     async with on_screen(watched(), SIZE) as (console, pilot):
-        await select(console, 111)
+        console.select(111)
         await pilot.press("plus")
         assert "priority 50 -> 60 (+10)" in console.screen_text
         assert "Working out which jobs it would delay" in console.screen_text
@@ -289,7 +289,7 @@ async def test_the_panel_opens_at_once_and_no_key_waits_for_the_forecast(
 async def test_enter_commits_before_the_forecast_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(monkeypatch)
     async with on_screen(watched(), SIZE) as (console, pilot):
-        await select(console, 111)
+        console.select(111)
         await pilot.press("plus")
         assert slow.begun.wait(PATIENCE)
         await console.press(pilot, "enter")
@@ -303,7 +303,7 @@ async def test_a_new_snapshot_gets_a_new_forecast_after_the_aged_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with on_screen(watched(), SIZE) as (console, pilot):
-        await select(console, 111)
+        console.select(111)
         panel = await opened(console, pilot, "plus")
         first = panel.comparison
         slow = Slow(monkeypatch)
@@ -327,7 +327,7 @@ async def test_a_new_snapshot_gets_a_new_forecast_after_the_aged_one(
 
 async def test_an_unchanged_snapshot_costs_no_forecast() -> None:
     async with on_screen(watched(), SIZE) as (console, pilot):
-        await select(console, 111)
+        console.select(111)
         panel = await opened(console, pilot, "plus")
         panel.pace = Throttle(rest=0)
         console.clock.advance(1)
@@ -340,7 +340,7 @@ async def test_an_unchanged_snapshot_costs_no_forecast() -> None:
 
 async def test_the_action_keeps_its_job_when_rows_move() -> None:
     async with on_screen(watched(), SIZE) as (console, pilot):
-        await select(console, 106)
+        console.select(106)
         await opened(console, pilot, "c")
         await console.show(pilot, ended(console.snapshot, 106))
         assert "Job 106 is no longer in the queue." in console.screen_text
@@ -350,7 +350,7 @@ async def test_the_action_keeps_its_job_when_rows_move() -> None:
 
 async def test_an_action_that_no_longer_applies_says_so() -> None:
     async with on_screen(watched(), SIZE) as (console, pilot):
-        await select(console, 106)
+        console.select(106)
         await opened(console, pilot, "h")
         held = console.snapshot.job(106)
         assert held is not None
@@ -393,7 +393,7 @@ async def test_resume_shows_the_reason_of_the_drain() -> None:
 
 async def test_a_click_commits_and_a_click_cancels() -> None:
     async with on_screen(watched(), SIZE) as (console, pilot):
-        await select(console, 111)
+        console.select(111)
         for words, written in (("Esc cancel", []), ("Enter commit", [("priority", "job 111")])):
             panel = await opened(console, pilot, "plus")
             bar = panel.query_one("#keys")
@@ -409,7 +409,7 @@ async def test_strange_names_are_shown_as_text() -> None:
     async with on_screen(
         watched(plans.contended(jobs=(*plans.running_jobs(), *jobs), order=tuple(j.id for j in jobs))), (120, 40)
     ) as (console, pilot):
-        await select(console, 122)
+        console.select(122)
         await opened(console, pilot, "t")
         text = console.screen_text
         assert "job #122 [bold red]not markup[/] [link=http://x]x[/link]: to the head" in text
@@ -422,7 +422,7 @@ async def test_a_failed_forecast_is_reported_and_enter_still_commits(monkeypatch
 
     monkeypatch.setattr(module, "timeline", broken)
     async with on_screen(watched(), SIZE) as (console, pilot):
-        await select(console, 111)
+        console.select(111)
         await pilot.press("plus")
         await until(pilot, lambda: "The forecast failed: ZeroDivisionError: oops" in console.screen_text)
         await console.press(pilot, "enter")
@@ -447,7 +447,7 @@ async def test_the_panel_has_the_numbers_of_the_dry_run(
     assert place == "job 111 moves from place 5 to 1 of 6 in the queue"
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
-        await select(console, 111)
+        console.select(111)
         panel = await opened(console, pilot, "plus", "plus")
         found = panel.comparison
         assert found is not None

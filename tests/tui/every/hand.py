@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from textual import events
@@ -14,6 +15,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input
 
+from gputui.domain.snapshot import Snapshot
 from gputui.tui.actions import ExitChoice
 from gputui.tui.app import Gputui
 from gputui.tui.commands import Command
@@ -195,3 +197,16 @@ class Hand:
         at = self.words_at(command)
         assert at is not None
         await self.click_at(*at)
+
+
+@asynccontextmanager
+async def at_work(
+    console: Console, size: tuple[int, int] = (240, 50), snapshot: Snapshot | None = None
+) -> AsyncIterator[Hand]:
+    """Yield the operator of a console that shows its snapshot, or this one, with the focus on the queue."""
+    async with console.app.run_test(size=size) as pilot:
+        hand = Hand(console, pilot)
+        console.feed.publish(snapshot or console.snapshot)
+        await hand.until(lambda: len(hand.main.queue.keys) > 0, "the picture is shown")
+        await hand.until(lambda: hand.app.focused is hand.queue, "the queue has the focus")
+        yield hand

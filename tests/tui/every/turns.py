@@ -11,7 +11,7 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import Controls
 from tests.memory_store import MemoryJobStore
-from tests.tui.every.hand import Hand
+from tests.tui.every.hand import Hand, at_work
 from tests.tui.every.row import Row, Step
 from tests.tui.every.world import SIZE, Make, NotedPreferences
 
@@ -61,12 +61,7 @@ class Sight:
 @asynccontextmanager
 async def opened(make: Make) -> AsyncIterator[Hand]:
     """Yield the operator of a console whose queue is shown and focused."""
-    console = make()
-    async with console.app.run_test(size=SIZE) as pilot:
-        hand = Hand(console, pilot)
-        console.feed.publish(console.snapshot)
-        await hand.until(lambda: len(hand.main.queue.keys) > 0, "the picture is shown")
-        await hand.until(lambda: hand.app.focused is hand.queue, "the queue has the focus")
+    async with at_work(make(), SIZE) as hand:
         await hand.read_log()
         yield hand
 
