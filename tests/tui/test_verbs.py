@@ -53,8 +53,8 @@ MAY_BE_EMPTY = {
     "proposal_many",
     "question",
 }
-names = pytest.mark.parametrize("verb", VERBS, ids=[verb.name for verb in VERBS])
-job_verbs = pytest.mark.parametrize("verb", JOB_VERB.values(), ids=JOB_VERB)
+names = cases("verb", VERBS)
+job_verbs = cases("verb", JOB_VERB.values())
 
 
 FORM_VERBS: tuple[FormVerb[Any], ...] = (SUBMIT, *ROW_FORM_VERBS, RESERVE)
