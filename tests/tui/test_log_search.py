@@ -10,7 +10,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gputui.tui.log import lines as module
 from gputui.tui.present.log import highlighted
 from gputui.tui.present.style import AMBER, PLAIN, STRONG
 from gputui.tui.widgets import log_lines as module
