@@ -125,7 +125,7 @@ ROW = """JOB_VERBS: tuple[Verb[Job], ...] = (
 LOOK_AT_VERB = """
 import asyncio
 from gputui.cli.main import run
-from tests.tui.foresight import opened, select, watched
+from tests.tui.foresight import opened, watched
 
 async def look():
     console = watched()
@@ -140,7 +140,7 @@ async def look():
         await console.press(pilot, *"abyss")
         page()
         await console.press(pilot, "escape", "escape")
-        await select(console, 107)
+        console.select(107)
         await opened(console, pilot, "N")
         page()
         await console.press(pilot, "enter")

@@ -22,7 +22,6 @@ from tests.cluster import scenes
 from tests.cluster.console import ClusterConsole
 from tests.cluster.fake import FakeCluster
 from tests.factories import NOW, FakeClock, spec
-from tests.tui.foresight import select
 from tests.tui.idle import share_style_sheets
 
 SINGLE = "Slurm drains nodes, not single GPUs"
@@ -271,7 +270,7 @@ async def test_the_page_of_a_waiting_job_shows_the_engines_order_and_start_and_n
         await console.begin(pilot)
         pages = []
         for job_id in (first, last):
-            await select(console, job_id)
+            console.select(job_id)
             await console.press(pilot, "enter")
             pages.append(console.screen_text)
             await console.press(pilot, "escape")
