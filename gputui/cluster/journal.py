@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import BinaryIO, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 from msgspec import Struct, field
@@ -99,18 +99,17 @@ class Journal(Generic[T]):
                     if is_new:
                         self._file, self._offset = named, 0
                     file.seek(self._offset)
-                    return is_new, list(self._values(file))
+                    found = []
+                    for line in file:  # never the whole file at once: each command reads it
+                        if not line.endswith(b"\n"):
+                            break
+                        self._offset += len(line)
+                        with suppress(msgspec.DecodeError, ValueError):
+                            found.append(self._decoder.decode(line))
+                    return is_new, found
             except FileNotFoundError:
                 is_new, self._file, self._offset = self._file is not None, None, 0
                 return is_new, []
-
-    def _values(self, file: BinaryIO) -> Iterator[T]:
-        for line in file:  # never the whole file at once: each command reads it
-            if not line.endswith(b"\n"):
-                return
-            self._offset += len(line)
-            with suppress(msgspec.DecodeError, ValueError):
-                yield self._decoder.decode(line)
 
     def _shorten(self) -> None:
         """Drop the older half of a file that has grown too large."""

@@ -103,7 +103,12 @@ class SshConnection:
         self._directory = None
 
     def _ssh(self) -> list[str]:
-        self._directory = self._directory or self._made_directory()
+        if self._directory is None and self._shared is not None:
+            self._shared.mkdir(mode=0o700, exist_ok=True)
+            self._directory = self._shared
+        elif self._directory is None:
+            atexit.register(self.close)
+            self._directory = Path(tempfile.mkdtemp(prefix="gputui-ssh-"))  # a socket's path has to be short
         options = {
             "BatchMode": "yes",
             "ControlMaster": "auto",
@@ -117,13 +122,6 @@ class SshConnection:
         named = [f"-o{name}={value}" for name, value in options.items()]
         port = ["-p", str(self._port)] if self._port else []
         return ["ssh", *named, *port]
-
-    def _made_directory(self) -> Path:
-        if self._shared is not None:
-            self._shared.mkdir(mode=0o700, exist_ok=True)
-            return self._shared
-        atexit.register(self.close)
-        return Path(tempfile.mkdtemp(prefix="gputui-ssh-"))
 
 
 def runtime_directory(environ: Mapping[str, str]) -> Path | None:

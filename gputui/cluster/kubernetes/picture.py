@@ -52,7 +52,6 @@ _WORDS = {
     "AdmissionGated": (_R.BACK_OFF, "another program keeps it out of its queue"),
 }
 """Code and words for a job without quota, by Kueue's reason; for any other reason it waits for quota."""
-_BY_USER = "Deactivated"
 HELD = Reason(_R.JOB_HELD_USER, "held (Suspended)")
 _FAULTS = {
     "ImagePullBackOff": "its image cannot be pulled",
@@ -69,15 +68,6 @@ _FAULTS = {
 _UNDER_WAY = frozenset({"Pending", "ContainerCreating", "PodInitializing"})
 _NO_ROOM = ("Insufficient", "Too many pods", "cannot allocate all claims")
 """Words of the scheduler about nodes that have not enough free; claims are those of dynamic resource allocation."""
-
-
-def _held_in_queue(workload: KubeWorkload) -> Reason:
-    """Return why a job is out of its queue: somebody holds it, or Kueue has given it up."""
-    evicted = condition(workload.status.conditions, "Evicted")
-    if evicted is None or evicted.status != "True" or not (evicted.reason or "").startswith("DeactivatedDueTo"):
-        return Reason(_R.JOB_HELD_USER, f"held ({_BY_USER})")
-    words = "Kueue has taken it out of its queue until it is released"
-    return Reason(_R.JOB_HELD_USER, sentence(words, evicted.message, evicted.reason))
 
 
 def _queue_reason(workload: KubeWorkload | None, queue: str, now: datetime) -> Reason:
@@ -111,7 +101,12 @@ def _queue_reason(workload: KubeWorkload | None, queue: str, now: datetime) -> R
 
 def reason_of(parts: JobParts, events: Iterable[KubeEvent], now: datetime) -> Reason:
     if parts.is_held:
-        return _held_in_queue(parts.workload) if parts.is_queued and parts.workload is not None else HELD
+        workload = parts.workload if parts.is_queued else None
+        evicted = condition(workload.status.conditions, "Evicted") if workload is not None else None
+        if evicted is not None and evicted.status == "True" and (evicted.reason or "").startswith("DeactivatedDueTo"):
+            words = "Kueue has taken it out of its queue until it is released"
+            return Reason(_R.JOB_HELD_USER, sentence(words, evicted.message, evicted.reason))
+        return HELD if workload is None else Reason(_R.JOB_HELD_USER, "held (Deactivated)")
     pod = newest(parts.pods)
     if parts.is_queued and (pod is None or parts.job.spec.suspend):
         return _queue_reason(parts.workload, parts.job.metadata.label(QUEUE), now)

@@ -371,7 +371,11 @@ class Poll:
         ended = []
         for row, text in zip(wanted, answers[1:], strict=False):
             if (detail := parse_detail(text, row)) is not None:
-                runs[row.run_key] = _with_gpus(detail, runs.get(row.run_key))
+                earlier = runs.get(row.run_key)
+                if earlier is not None and not detail.gpus:  # Slurm no longer names them once it has ended
+                    places = {"gpus": earlier.gpus, "nodes": detail.nodes or earlier.nodes}
+                    detail = replace(detail, **places, share=earlier.share, requested=earlier.requested)
+                runs[row.run_key] = detail
                 if row.life.is_terminal and listings.state_of(detail.state).is_terminal:
                     ended.append(Ended(row, replace(runs[row.run_key], state=row.state)))
         told = self.ends.completed(
@@ -452,12 +456,3 @@ def _wanted(rows: Iterable[JobRow], known: Mapping[str, JobDetail], recorded: Co
         elif detail is None and (row.gres in NOTHING or row.reason == "BeginTime"):  # which follows a requeue too
             waiting.append(row)
     return [*ended, *running, *waiting][:MOST_DETAILS]
-
-
-def _with_gpus(detail: JobDetail, before: JobDetail | None) -> JobDetail:
-    """Return the details with the GPUs of the same run, which Slurm no longer names once it has ended."""
-    if before is None or detail.gpus:
-        return detail
-    return replace(
-        detail, gpus=before.gpus, share=before.share, nodes=detail.nodes or before.nodes, requested=before.requested
-    )

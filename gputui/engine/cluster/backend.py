@@ -170,8 +170,6 @@ class EngineBackend:
         return self._cluster.enter(job, request)
 
     def submit_attached(self, submission: Submission, detach_keys: str = "") -> tuple[JobId, None]:
-        from gputui.domain.submit_action import SubmitJobs
-
         del detach_keys
         (job_id,) = self.act(SubmitJobs((submission,))).ids
         return job_id, None
