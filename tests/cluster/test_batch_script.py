@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputui.cluster import bash
-from gputui.cluster.slurm.batch_script import batch_script, shell_text
+from gputui.cluster.slurm.batch_script import array, batch_script, shell_text, word
 from gputui.domain import sweep as sweeps
 from gputui.domain.cluster import element_id
 from gputui.domain.errors import InputError
@@ -41,7 +40,7 @@ def run(script: str, **variables: str) -> bytes:
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(ANY_TEXT))
 def test_bash_sees_exactly_the_words(words: list[str]) -> None:
-    script = bash.array("words", map(bash.word, words)) + 'printf \'%s\\0\' "${#words[@]}" "${words[@]}"'
+    script = array("words", map(word, words)) + 'printf \'%s\\0\' "${#words[@]}" "${words[@]}"'
     assert b"\r\n" not in script.encode()
     assert run(script).split(b"\0")[1 : len(words) + 1] == [word.encode() for word in words]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gputui.cluster.bash import gpu_value, option_words, profiles
+from gputui.cluster.slurm.batch_script import gpu_value, option_words, profiles
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import ContainerOptions, GpuRequest, Interactive
 from gputui.domain.settings import ClusterSettings, RuntimeSettings, SchedulerSettings, Settings

@@ -10,7 +10,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from gputui.cluster.bash import OPTION_NAMES
 from gputui.cluster.kubernetes.objects import ARRAY, CONTAINER, INDEX, PLACE, RESOURCES
 from gputui.domain import docker_args
 from gputui.domain.cluster import asks_for
@@ -31,6 +30,7 @@ _HERE = frozenset(
     }
 )
 """Options with a counterpart, and those that mean nothing to a pod's user."""
+_NAMES = {"volumes": "volume", "mounts": "mount", "labels": "label", "ulimits": "ulimit"}
 LACKING = {
     "host": "Kubernetes runs containers: name an image",
     "gpu_free_memory": "a pod gets whole GPUs",
@@ -42,7 +42,7 @@ LACKING = {
     "idle_timeout": "idle jobs are not ended",
     "preemptible": "its priority class decides",
     **{
-        OPTION_NAMES.get(field, field): "pods have no such option"
+        _NAMES.get(field, field): "pods have no such option"
         for field in ContainerOptions.__struct_fields__
         if field not in _HERE
     },

@@ -13,9 +13,8 @@ from datetime import UTC, datetime, timedelta
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.cluster.bash import word
 from gputui.cluster.slurm import picture
-from gputui.cluster.slurm.batch_script import JOB_ID, body, directive_line, directives, shell_text
+from gputui.cluster.slurm.batch_script import JOB_ID, body, directive_line, directives, shell_text, word
 from gputui.cluster.slurm.commands import Result, SlurmCommands
 from gputui.cluster.slurm.listings import JobRow, NodeRow, reason_of
 from gputui.cluster.slurm.poll import Polled
