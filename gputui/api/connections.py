@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui.api.http import Peer, credentials
@@ -107,14 +107,13 @@ class Allowance:
         return max(0.0, -self._tokens / self._limits.rate)
 
 
-class Allowances:
+class Allowances(Struct, eq=False):
     """Users who are connected, or asked lately."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._allowances: dict[tuple[int, bool], Allowance] = {}
-        self.connections = 0
-        self._of_users = 0
+    _limits: Limits
+    _allowances: dict[tuple[int, bool], Allowance] = field(default_factory=dict)
+    connections: int = 0
+    _of_users: int = 0
 
     def find(self, uid: int, *, is_operator: bool) -> Allowance:
         key = uid, is_operator

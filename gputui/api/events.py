@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Any
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
 from gputui.api.deltas import KEPT, PART, ChangedJob, FieldTracker, SnapshotUpdate, Tracker
@@ -58,12 +58,11 @@ class Occurrence(Struct, frozen=True):
     job: Job | None = None
 
 
-class _Audience:
-    def __init__(self, caller: Caller) -> None:
-        self.caller = caller
-        self.fields = FieldTracker()
-        self.frames: tuple[int, int, list[bytes]] | None = None
-        """Frames of the changes between two numbers, for the next subscriber who needs the same."""
+class _Audience(Struct, eq=False):
+    caller: Caller
+    fields: FieldTracker = field(default_factory=FieldTracker)
+    frames: tuple[int, int, list[bytes]] | None = None
+    """Frames of the changes between two numbers, for the next subscriber who needs the same."""
 
 
 class _Subscriber:

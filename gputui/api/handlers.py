@@ -576,12 +576,11 @@ def find_route(method: str, path: str) -> tuple[Route, Mapping[str, str]]:
     raise HttpError(404, "there is nothing at this path", where=path[:200], hint="GET /openapi.json lists all paths")
 
 
-class Router:
+class Router(Struct, eq=False):
     """Answers requests, in any thread; errors are answers too, and refusals stand in the audit log."""
 
-    def __init__(self, services: OwnerServices, handlers: Handlers) -> None:
-        self._services = services
-        self._handlers = handlers
+    _services: OwnerServices
+    _handlers: Handlers
 
     def __call__(self, request: Request) -> Answer:
         caller: Caller | None = None

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 
+from msgspec import Struct
+
 from gputui.api.client import ApiClient, ByteStream
 from gputui.api.deltas import SnapshotDecoder, SnapshotUpdate
 from gputui.api.http import AboutView, Focus, StreamHello
@@ -303,11 +305,10 @@ class JobStream(FrameChannel):
         return True
 
 
-class StreamClient:
+class StreamClient(Struct, eq=False):
     """Asks the owner for streams of jobs. Calls raise GputuiError: what the owner answers, or a stream's refusal."""
 
-    def __init__(self, client: ApiClient) -> None:
-        self._client = client
+    _client: ApiClient
 
     def enter(self, job_id: JobId, request: Entry) -> Channel:
         """Return the streams of a job, or of a command in it, once they are there."""

@@ -10,6 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui import __version__, bootstrap
@@ -261,14 +262,13 @@ def open_streams(options: Options, store: JobStore) -> Streams:
     return Streams(command, lambda: store.store_id, store.get, record)
 
 
-class DemoMachine:
+class DemoMachine(Struct, eq=False):
     """Simulated machine of the demo: its GPUs, the runtime of its jobs, and the processes on its GPUs."""
 
-    def __init__(self, options: Options, store: Callable[[], JobStore]) -> None:
-        self._options = options
-        self._store = store
-        self._latest: Callable[[], ProbeReading] = ProbeReading
-        self._containers: ForeignContainers | None = None
+    _options: Options
+    _store: Callable[[], JobStore]
+    _latest: Callable[[], ProbeReading] = ProbeReading
+    _containers: ForeignContainers | None = None
 
     def adapters(self) -> Adapters:
         from gputui.engine.host import Adapters

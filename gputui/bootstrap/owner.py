@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui import bootstrap, thin
@@ -217,13 +218,12 @@ LONGEST_PAUSE = 1.0
 """Seconds between two tries to connect, at most."""
 
 
-class OwnerEvents:
+class OwnerEvents(Struct, eq=False):
     """Follows the owner of a state directory; see `engine.host.FollowPort`. `next` is for one thread."""
 
-    def __init__(self, options: Options) -> None:
-        self._options = options
-        self._follower: Follower | None = None
-        self._seen = 0
+    _options: Options
+    _follower: Follower | None = None
+    _seen: int = 0
 
     @property
     def answers(self) -> bool:

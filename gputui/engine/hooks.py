@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gputui.domain.arrays import Entries
 from gputui.domain.errors import GputuiError, NotFoundError
@@ -498,33 +498,25 @@ class _Delivery(Struct):
     again_at: datetime | None = None
 
 
-class Outbox:
-    """Queue of deliveries to one target. Never blocks: workers deliver."""
+class Outbox(Struct, eq=False):
+    """Queue of deliveries to one target. Never blocks: workers deliver.
 
-    def __init__(
-        self,
-        name: str,
-        wants: Callable[[Event], bool],
-        deliver: Deliver,
-        tries: int,
-        workers: Executor,
-        wake: Callable[[], None],
-        delivered: Callable[[str, str], object] = lambda hook, result: None,
-    ) -> None:
-        """`delivered` is called with the name and the result of each try: `ok`, `failed` or `dropped`."""
-        self._delivered = delivered
-        self.name = name
-        self.wants = wants
-        self._deliver = deliver
-        self._tries = tries
-        self._workers = workers
-        self._wake = wake
-        self._lock = threading.Lock()
-        self.waiting: dict[str, _Delivery] = {}
-        """What is still to be delivered, by the event's id."""
-        self._fault = ""
-        self._lost = 0
-        self._lost_at: datetime | None = None
+    `delivered` is called with the name and the result of each try: `ok`, `failed` or `dropped`.
+    """
+
+    name: str
+    wants: Callable[[Event], bool]
+    _deliver: Deliver
+    _tries: int
+    _workers: Executor
+    _wake: Callable[[], None]
+    _delivered: Callable[[str, str], object] = lambda hook, result: None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    waiting: dict[str, _Delivery] = field(default_factory=dict)
+    """What is still to be delivered, by the event's id."""
+    _fault: str = ""
+    _lost: int = 0
+    _lost_at: datetime | None = None
 
     @property
     def is_busy(self) -> bool:

@@ -126,14 +126,13 @@ class Extras(Struct, frozen=True):
 NO_EXTRAS = Extras()
 
 
-class _GpuFocus:
+class _GpuFocus(Struct, eq=False):
     """GPU that the probe reads in detail, PCIe and NVLink too: the one that this process shows, else others'."""
 
-    def __init__(self) -> None:
-        self.shown: str | None = None
-        self._asked: str | None = None
-        self._read: str | None = None
-        self._probe: GpuProbe | None = None
+    shown: str | None = None
+    _asked: str | None = None
+    _read: str | None = None
+    _probe: GpuProbe | None = None
 
     def use(self, probe: GpuProbe | None) -> None:
         self._probe, self._read = probe, None

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from msgspec import Struct, field
+
 from gputui.domain.container import ExecRequest, ProcessRow, Shell
 from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job, not_running
@@ -18,44 +20,33 @@ SHELL = ("sh", "-c", "command -v bash >/dev/null && exec bash; exec sh")
 """Command that becomes the best shell there is."""
 
 
-class Entrance:
+class Entrance(Struct, eq=False):
     """Passes requests to the runtime of a job, and records what entered then.
 
     Calls block, from any thread, and raise GputuiError; `processes` only one at a time.
+
+    `make` returns the way into the jobs of each runtime, by its name.
+
+    `permit` raises for a job of a submitter whom the runtime proved (None: unknown), `may_try` where the queue says
+    that it would. `command` runs gputui with the same options.
     """
 
-    def __init__(
-        self,
-        make: Callable[[], Mapping[str, JobExec]],
-        store_id: Callable[[], str],
-        permit: Callable[[Job, int | None], None],
-        note_input: Callable[[JobId], Callable[[], None]],
-        record: Callable[[Job, str, ExecRequest | None], None],
-        *,
-        command: tuple[str, ...] = ("gputui",),
-        may_try: Callable[[Job], None] = lambda job: None,
-    ) -> None:
-        """`make` returns the way into the jobs of each runtime, by its name.
-
-        `permit` raises for a job of a submitter whom the runtime proved (None: unknown), `may_try` where the queue says
-        that it would. `command` runs gputui with the same options.
-        """
-        self._make = make
-        self._store_id = store_id
-        self._permit = permit
-        self._note_input = note_input
-        self._record = record
-        self._command = command
-        self._may_try = may_try
-        self._by_runtime: Mapping[str, JobExec] = {}
-        self._lock = threading.Lock()
+    _make: Callable[[], Mapping[str, JobExec]]
+    _store_id: Callable[[], str]
+    _permit: Callable[[Job, int | None], None]
+    _note_input: Callable[[JobId], Callable[[], None]]
+    _record: Callable[[Job, str, ExecRequest | None], None]
+    command: tuple[str, ...] = ("gputui",)
+    may_try: Callable[[Job], None] = lambda job: None
+    _by_runtime: Mapping[str, JobExec] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def shell(self, job: Job) -> Shell:
         container_id = _running_container(job)
-        self._may_try(job)
+        self.may_try(job)
         place = "this host, with the job's environment, directory and limits"
         where = place if job.spec.is_host else f"container {container_id[:12]}"
-        return Shell((*self._command, "exec", "-it", str(job.id), *SHELL), where)
+        return Shell((*self.command, "exec", "-it", str(job.id), *SHELL), where)
 
     def processes(self, job: Job) -> tuple[ProcessRow, ...]:
         container_id = _running_container(job)

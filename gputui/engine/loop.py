@@ -348,12 +348,11 @@ class Loop:
         return True
 
 
-class Waker:
+class Waker(Struct, eq=False):
     """Event that any thread may set; several sets before a wait count as one. No wake-up is lost."""
 
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
+    _event: asyncio.Event = field(default_factory=asyncio.Event)
+    _loop: asyncio.AbstractEventLoop | None = None
 
     def bind(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -23,7 +23,7 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gputui.domain import frames
 from gputui.domain.access import Caller
@@ -104,28 +104,22 @@ def greeting(job_id: JobId, request: StreamRequest) -> bytes:
     return _UPGRADED + frames.frame(frames.JOB, str(job_id).encode())
 
 
-class Streams:
-    """Streams of one owner. Calls are safe in any thread; those in the scheduler's do not wait."""
+class Streams(Struct, eq=False):
+    """Streams of one owner. Calls are safe in any thread; those in the scheduler's do not wait.
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        store_id: Callable[[], str],
-        job_of: Callable[[JobId], Job],
-        record: Callable[[Caller, Job, str, ExecRequest | None], object],
-    ) -> None:
-        """`command` serves a stream; the descriptors of the decision and of the pipe are its last arguments.
+    `command` serves a stream; the descriptors of the decision and of the pipe are its last arguments.
 
-        `record` writes into the audit log that a caller has entered a job.
-        """
-        self._command = command
-        self._store_id = store_id
-        self._job_of = job_of
-        self._record = record
-        self._lock = threading.Lock()
-        self._served: list[Caller] = []
-        self._held: dict[JobId, list[_Asked]] = {}
-        self._is_closed = True
+    `record` writes into the audit log that a caller has entered a job.
+    """
+
+    _command: Sequence[str]
+    _store_id: Callable[[], str]
+    _job_of: Callable[[JobId], Job]
+    _record: Callable[[Caller, Job, str, ExecRequest | None], object]
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _served: list[Caller] = field(default_factory=list)
+    _held: dict[JobId, list[_Asked]] = field(default_factory=dict)
+    _is_closed: bool = True
 
     def serve(
         self, caller: Caller, job_id: JobId, request: StreamRequest, connection: socket.socket, early: bytes = b""

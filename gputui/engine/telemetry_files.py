@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gputui.domain.decoding import json_decoder, msgpack_decoder
 from gputui.domain.gpu_history import KEPT, Step, Stepper, TakenStep
@@ -113,13 +113,12 @@ class Measurement(Struct):
         return _ENCODER.encode(TelemetryFile(self.container_id, tally=self.tally.save()))
 
 
-class AttemptTallies:
+class AttemptTallies(Struct, eq=False):
     """Tallies by job and attempt number. Workers write the files."""
 
-    def __init__(self, directory: Path, workers: Callable[[], Executor]) -> None:
-        self._directory = directory
-        self._workers = workers
-        self.running: dict[AttemptKey, Measurement] = {}
+    _directory: Path
+    _workers: Callable[[], Executor]
+    running: dict[AttemptKey, Measurement] = field(default_factory=dict)
 
     def of(self, key: AttemptKey, attempt: Attempt, container_id: str, second: float) -> Measurement:
         """Return the measurement of an attempt that runs: a new one, or one that an earlier process began."""

@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui.domain.job_spec import ContainerOptions
@@ -87,14 +87,13 @@ _VERSION_1 = "cpu.shares"
 """File of version 1, whose `cpu.stat` counts other things."""
 
 
-class ConsumptionReader:
+class ConsumptionReader(Struct, eq=False):
     """Reader of control groups, which searches for the files of an attempt once."""
 
-    def __init__(self, mount: Path = MOUNT, proc: Path = _PROC) -> None:
-        self._mount = mount
-        self._proc = proc
-        self._files: dict[str, tuple[str, ...]] = {}
-        self._misses: dict[str, int] = {}
+    _mount: Path = MOUNT
+    _proc: Path = _PROC
+    _files: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _misses: dict[str, int] = field(default_factory=dict)
 
     def of_process(self, name: str, pid: int) -> Consumption | None:
         """Return the consumption of that process's groups whose names contain `name`; None if there are none."""

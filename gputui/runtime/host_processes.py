@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui.domain.container import ProcessRow
@@ -161,11 +161,10 @@ _SETTLED = 10.0
 """Seconds after which a process is assumed to keep its command; before that it may call exec."""
 
 
-class ProcessSampler:
+class ProcessSampler(Struct, eq=False):
     """Samples processes: computes CPU use between two samples, and reads command and user of each only once."""
 
-    def __init__(self) -> None:
-        self._known: dict[int, _Sampled] = {}
+    _known: dict[int, _Sampled] = field(default_factory=dict)
 
     def sample(self, pids: Iterable[int], *, with_parents: bool = False) -> list[ProcessRow]:
         """Return rows of the processes that still live; with `with_parents`, also of all their parents except pid 1.
@@ -225,11 +224,10 @@ _LOOKS = 0.05
 _NO_PIDFD = (errno.ENOSYS, errno.EPERM, errno.EINVAL)
 
 
-class LocalProcesses:
+class LocalProcesses(Struct, eq=False):
     """HostProcesses of this machine, with the rights of this process."""
 
-    def __init__(self) -> None:
-        self._sampler = ProcessSampler()
+    _sampler: ProcessSampler = field(default_factory=ProcessSampler)
 
     def rows(self, pids: tuple[int, ...], *, with_parents: bool = False) -> dict[int, ProcessRow]:
         return {row.pid: row for row in self._sampler.sample(pids, with_parents=with_parents)}

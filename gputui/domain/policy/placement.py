@@ -250,13 +250,12 @@ class SharedGpus(Struct, eq=False):
         return sum(min(1.0, max(1 / bay.most, ask.share / max(1, bay.total))) for bay in bays) / len(bays)
 
 
-class PromisedRoom:
+class PromisedRoom(Struct, eq=False):
     """Room on GPUs beside a job to which memory on one of them is promised."""
 
-    def __init__(self, promised: int, shares: SharedGpus) -> None:
-        self._promised = promised
-        self._shares = shares
-        """Sharing as it will be once the promise is fulfilled, without that job."""
+    _promised: int
+    _shares: SharedGpus
+    """Sharing as it will be once the promise is fulfilled, without that job."""
 
     def fitting(self, node: int, mask: int, share: int) -> int:
         """Return those of these GPUs that have room for both that job and one that asks for `share` bytes."""

@@ -11,7 +11,7 @@ from datetime import datetime
 from itertools import pairwise, takewhile
 from typing import NamedTuple, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui.domain.job import Job, Placed, Placing
@@ -73,15 +73,14 @@ class _Seen(NamedTuple):
     """Empty unless its eligible wait simply grows with the clock."""
 
 
-class OrderCache:
+class OrderCache(Struct, eq=False):
     """Cache of jobs' lane items, kept between plans: it saves work and does not change results.
 
     A cached item is valid for the identical job object only.
     """
 
-    def __init__(self) -> None:
-        self._basis: object = None
-        self._seen: dict[JobId, _Seen] = {}
+    _basis: object = None
+    _seen: dict[JobId, _Seen] = field(default_factory=dict)
 
     def at(self, context: PlanningContext) -> dict[JobId, _Seen]:
         """Return the part that is still valid for this plan, to be extended."""

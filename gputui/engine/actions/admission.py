@@ -16,6 +16,7 @@ from contextlib import suppress
 from datetime import UTC, tzinfo
 from pathlib import Path
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui.domain.access import Caller, check_same, is_agents, name_of_key
@@ -365,16 +366,15 @@ _PATIENCE = 30.0
 """Seconds to wait for the same request, which is still carried out."""
 
 
-class KnownRequests:
+class KnownRequests(Struct, eq=False):
     """Requests of all callers, by this process, or by those before as far as the queue knows them. Thread-safe."""
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, str], tuple[str, tuple[JobId, ...]]] = {}
-        """Keys as stored with the jobs, by uid and key."""
-        self._running: set[tuple[int, str]] = set()
-        self._read: set[int] = set()
-        """Users whose requests were read from the queue."""
-        self._changed = threading.Condition()
+    _known: dict[tuple[int, str], tuple[str, tuple[JobId, ...]]] = field(default_factory=dict)
+    """Keys as stored with the jobs, by uid and key."""
+    _running: set[tuple[int, str]] = field(default_factory=set)
+    _read: set[int] = field(default_factory=set)
+    """Users whose requests were read from the queue."""
+    _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def once(self, caller: Caller, queue: Queue, act: Callable[[], Done]) -> Done:
         """Return the result of `act`, or of the request that was carried out with the caller's key.

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import cached_property, partial
 
+from msgspec import Struct
+
 from gputui.domain.access import Actor, AuditEntry
 from gputui.domain.container import ProcessRow
 from gputui.domain.errors import GputuiError, InputError
@@ -38,32 +40,22 @@ def parse_signal(text: str, where: str) -> str:
     return found
 
 
-class ForeignUse:
+class ForeignUse(Struct, eq=False, dict=True):
     """Foreign processes and containers, for one actor.
 
     Methods block, may be called from any thread, and raise GputuiError.
+
+    `store`, `host` and `containers` are asked when they are first needed.
     """
 
-    def __init__(
-        self,
-        store: Callable[[], JobStore],
-        clock: Clock,
-        actor: Actor,
-        host: Callable[[], HostProcesses],
-        containers: Callable[[], ForeignContainers | None],
-        *,
-        is_read_only: bool = False,
-        patience: float = PATIENCE,
-    ) -> None:
-        """`store`, `host` and `containers` are asked when they are first needed."""
-        self._store = store
-        self._clock = clock
-        self._actor = actor
-        self._make_host = host
-        self._make = containers
-        self._containers: ForeignContainers | None = None
-        self._is_read_only = is_read_only
-        self._patience = patience
+    _store: Callable[[], JobStore]
+    _clock: Clock
+    _actor: Actor
+    _make_host: Callable[[], HostProcesses]
+    _make: Callable[[], ForeignContainers | None]
+    is_read_only: bool = False
+    _patience: float = PATIENCE
+    _containers: ForeignContainers | None = None
 
     @cached_property
     def _host(self) -> HostProcesses:
@@ -148,7 +140,7 @@ class ForeignUse:
         self._store().note(AuditEntry(now, actor.uid, actor.user, verb, *words))
 
     def _check_writable(self) -> None:
-        if self._is_read_only:
+        if self.is_read_only:
             raise GputuiError("this console is read-only", hint="start it without --read-only")
 
     def _job_of(self, target: ProcessTarget) -> Job | None:

@@ -67,31 +67,23 @@ class ImagePull(Struct, eq=False):
         return self.runtime.name, self.image
 
 
-class ImagePulls:
+class ImagePulls(Struct, eq=False):
     """Registry of images that are present or being pulled. Its public methods never block."""
 
-    def __init__(
-        self,
-        store: JobStore,
-        pools: Pools,
-        clock: SteadyClock,
-        settings: SchedulerSettings,
-        changed: Callable[[str], None],
-    ) -> None:
-        self._store = store
-        self._pools = pools
-        self._clock = clock
-        self._settings = settings
-        self._changed = changed
-        self._lock = threading.Lock()
-        self._here: set[ImageKey] = set()
-        self._fresh: dict[JobId, int] = {}
-        """Attempts with `--pull always` whose image has been pulled."""
-        self._pulls: dict[ImageKey, ImagePull] = {}
-        self._ending: list[ImagePull] = []
-        """Pulls that have ended and are not recorded in the store yet."""
-        self._unanswered: dict[ImageKey, int] = {}
-        """Number of requests in a row, by image, that the engine did not answer."""
+    _store: JobStore
+    _pools: Pools
+    _clock: SteadyClock
+    _settings: SchedulerSettings
+    _changed: Callable[[str], None]
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _here: set[ImageKey] = field(default_factory=set)
+    _fresh: dict[JobId, int] = field(default_factory=dict)
+    """Attempts with `--pull always` whose image has been pulled."""
+    _pulls: dict[ImageKey, ImagePull] = field(default_factory=dict)
+    _ending: list[ImagePull] = field(default_factory=list)
+    """Pulls that have ended and are not recorded in the store yet."""
+    _unanswered: dict[ImageKey, int] = field(default_factory=dict)
+    """Number of requests in a row, by image, that the engine did not answer."""
 
     def is_here(self, runtime: Runtime, job_id: JobId, image: str | None, always: int | None = None) -> bool:
         """Return whether the image is known to be present; if not, check for it, and pull it if it is missing.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gputui.domain.gpu import ProbeReading, with_faults
 from gputui.domain.job import Job
@@ -25,32 +25,22 @@ class Ports(Struct, frozen=True):
     monitor: Monitor = NO_MONITOR
 
 
-class TickContext:
+class TickContext(Struct, eq=False, dict=True):
     """Store, probe, runtimes and workers, as the steps of a tick share them."""
 
-    def __init__(
-        self,
-        store: JobStore,
-        probe: GpuProbe,
-        observers: Mapping[str, Observer],
-        workers: AttemptWorkers,
-        settings: Settings,
-        telemetry: TelemetryRecorder,
-        monitor: Monitor = NO_MONITOR,
-    ) -> None:
-        self.monitor = monitor
-        self.store = store
-        self.probe = probe
-        self.observers = observers
-        self.workers = workers
-        self.settings = settings
-        self.telemetry = telemetry
-        self.queue = QueueView()
-        self.version: object = None
-        """Version of the store when the queue was read."""
-        self.idle_since: Mapping[str, datetime] = {}
-        """Time by UUID since which a GPU has been left idle by its jobs."""
-        self.damage: tuple[Notice, ...] = ()
+    store: JobStore
+    probe: GpuProbe
+    observers: Mapping[str, Observer]
+    workers: AttemptWorkers
+    settings: Settings
+    telemetry: TelemetryRecorder
+    monitor: Monitor = NO_MONITOR
+    queue: QueueView = field(default_factory=QueueView)
+    version: object = None
+    """Version of the store when the queue was read."""
+    idle_since: Mapping[str, datetime] = field(default_factory=dict)
+    """Time by UUID since which a GPU has been left idle by its jobs."""
+    damage: tuple[Notice, ...] = ()
 
     def refresh(self) -> None:
         """Read the store again if it was written; raises StoreDamagedError if it lost acknowledged changes."""

@@ -43,17 +43,16 @@ _HALF_LIVES = 8
 """Half-lives that are read; older usage would count for less than half a percent of itself."""
 
 
-class PastUsage:
+class PastUsage(Struct, eq=False):
     """Cache of the past usage, refreshed in the background; the last reading counts meanwhile."""
 
-    def __init__(self, store: JobStore, half_life: timedelta, workers: Executor, wake: Callable[[], None]) -> None:
-        self._store = store
-        self._half_life = half_life
-        self._workers = workers
-        self._wake = wake
-        self._usage = Usage()
-        self._asked_at: datetime | None = None
-        self._is_reading = False
+    _store: JobStore
+    _half_life: timedelta
+    _workers: Executor
+    _wake: Callable[[], None]
+    _usage: Usage = field(default_factory=Usage)
+    _asked_at: datetime | None = None
+    _is_reading: bool = False
 
     def at(self, now: datetime) -> Usage:
         """Return the last reading; start a new one in a worker if it is older than `REFRESH`. Never blocks."""

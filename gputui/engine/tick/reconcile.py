@@ -13,7 +13,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui.domain.access import AuditEntry
@@ -308,14 +308,13 @@ def _audit(transaction: Transaction, job: Job, words: str, now: datetime) -> Non
 _KILL_STRAYS_EVERY = 10.0
 
 
-class Reaper:
+class Reaper(Struct, eq=False):
     """Applies the corrections that `find_corrections` finds, and records when GPUs were freed."""
 
-    def __init__(self, context: TickContext) -> None:
-        self._context = context
-        self.freed_at: dict[str, datetime] = {}
-        self._past: dict[JobId, Job | None] = {}
-        """Jobs of listed containers that are not in the queue, from history; None: not there either."""
+    _context: TickContext
+    freed_at: dict[str, datetime] = field(default_factory=dict)
+    _past: dict[JobId, Job | None] = field(default_factory=dict)
+    """Jobs of listed containers that are not in the queue, from history; None: not there either."""
 
     def clamp_freed_times(self, now: datetime) -> None:
         """After the clock went back, set freed times in the future to now."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui.domain.errors import StoreError
@@ -98,12 +99,11 @@ def _corrected(job: Job, now: datetime, boot: BootTime) -> Job:
     return job
 
 
-class FaultRecorder:
+class FaultRecorder(Struct, eq=False):
     """Keeps GPU faults in the store, and tracks which of them the running probe reported itself."""
 
-    def __init__(self, context: TickContext) -> None:
-        self._context = context
-        self._live: frozenset[str] = frozenset()
+    _context: TickContext
+    _live: frozenset[str] = field(default_factory=frozenset)
 
     def record(self, now: datetime, boot: BootTime) -> None:
         context = self._context
@@ -164,11 +164,10 @@ class Disk:
 _READ_EVERY = timedelta(seconds=15)
 
 
-class BackupWatch:
-    def __init__(self, state: Path) -> None:
-        self._state = state
-        self._read_at: datetime | None = None
-        self._notices: tuple[Notice, ...] = ()
+class BackupWatch(Struct, eq=False):
+    _state: Path
+    _read_at: datetime | None = None
+    _notices: tuple[Notice, ...] = ()
 
     def notices(self, now: datetime) -> tuple[Notice, ...]:
         if self._read_at is None or abs(now - self._read_at) >= _READ_EVERY:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Generic, TypeAlias, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gputui.domain.container import ContainerRecord, ForeignContainer, RuntimeStatus
 from gputui.domain.errors import RuntimeFault
@@ -65,13 +65,12 @@ Pools: TypeAlias = Callable[[WorkKind, str], Executor]
 """Returns the pool for a kind of work in a runtime, by the runtime's name."""
 
 
-class WorkerPools:
+class WorkerPools(Struct, eq=False):
     """Worker pools of one scheduler, created as needed. Their threads are daemons, so they do not delay the exit."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._pools: dict[tuple[WorkKind, str], DaemonExecutor] = {}
-        self._is_closed = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _pools: dict[tuple[WorkKind, str], DaemonExecutor] = field(default_factory=dict)
+    _is_closed: bool = False
 
     def __call__(self, work: WorkKind, runtime: str) -> Executor:
         with self._lock:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gputui.domain.engine_service import service_at
 from gputui.domain.errors import Cause, CauseCode, RuntimeAccessError, RuntimeFault, RuntimeUnavailableError
@@ -192,16 +192,15 @@ class Deadline(Struct, eq=False):
     has_passed: bool = False
 
 
-class Deadlines:
+class Deadlines(Struct, eq=False):
     """Deadlines of whole calls, watched by one thread that lives only while there are any.
 
     Socket timeouts limit only each single read.
     """
 
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._open: set[Deadline] = set()
-        self._is_watching = False
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _open: set[Deadline] = field(default_factory=set)
+    _is_watching: bool = False
 
     @contextmanager
     def limit(self, seconds: float, client: EngineClient) -> Iterator[Deadline]:

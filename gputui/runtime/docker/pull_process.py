@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import Cause, CauseCode, RuntimeFault, RuntimeUnavailableError
@@ -188,16 +188,15 @@ _SAY_EVERY = 1.0
 """Seconds between signs of progress that do not change the message."""
 
 
-class PullProgress:
+class PullProgress(Struct, eq=False):
     """Progress of a pull: bytes received of the layers known so far."""
 
-    def __init__(self) -> None:
-        self._layers: dict[str, tuple[int, int]] = {}
-        self._share = 0.0
-        self._said = ""
-        self._states: dict[str, tuple[str, object]] = {}
-        self.moves = 0
-        """Number of events that made progress; waiting for a retry does not count."""
+    _layers: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _share: float = 0.0
+    _said: str = ""
+    _states: dict[str, tuple[str, object]] = field(default_factory=dict)
+    moves: int = 0
+    """Number of events that made progress; waiting for a retry does not count."""
 
     def update(self, event: Mapping[str, Any]) -> str | None:
         layer, status = event.get("id"), str(event.get("status", ""))

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui.domain.container import ContainerRecord, ContainerState, ForeignContainer, Launch
@@ -302,37 +303,86 @@ def _now(info: EngineJson) -> datetime:
     return parse_time(info.get("SystemTime")) or datetime.now(UTC)
 
 
+_STOPPED = {137, 143}
+"""Exit codes of containers that the engine stopped."""
+_MARGIN = timedelta(seconds=2)
+_KEPT = 32
+
+
+class Outages(Struct, eq=False):
+    """Periods without the engine. Containers that it stopped then are CONTAINER_LOST, not failures of the job.
+
+    An engine that does not answer in time may only hang. That becomes an outage when its events end or its socket
+    closes, and is forgotten when it answers again.
+    """
+
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _windows: list[tuple[datetime, datetime | None]] = field(default_factory=list)
+    _silent_since: datetime | None = None
+
+    def silent(self, now: datetime) -> None:
+        with self._lock:
+            self._silent_since = self._silent_since or now
+
+    def lost(self, now: datetime) -> None:
+        with self._lock:
+            if not self._windows or self._windows[-1][1] is not None:
+                self._windows = [*self._windows[-_KEPT:], (self._silent_since or now, None)]
+
+    def deny(self) -> None:
+        """Forget the last outage: only the connection was cut."""
+        with self._lock:
+            del self._windows[-1:]
+
+    def back(self, now: datetime) -> None:
+        with self._lock:
+            self._silent_since = None
+            if self._windows and self._windows[-1][1] is None:
+                self._windows[-1] = (self._windows[-1][0], now)
+
+    def judge(self, record: ContainerRecord, booted_at: datetime | None) -> ContainerRecord:
+        """Return the record, with the cause corrected if the engine or the machine ended the container."""
+        if not may_be_the_engines(record):
+            return record
+        if booted_at and record.started_at and record.started_at < booted_at:
+            words = f"ended by a restart of the machine (exit code {record.exit_code})"
+            return replace(record, cause=Cause(CauseCode.CONTAINER_LOST, words))
+        at = record.ended_at
+        if at is None or record.exit_code == UNKNOWN_EXIT:
+            return record
+        with self._lock:
+            is_covered = any(
+                lost - _MARGIN <= at and (back is None or at <= back + _MARGIN) for lost, back in self._windows
+            )
+        return ended_with_the_engine(record) if is_covered else record
+
+
 _MAYBE_INIT = {126, 127}
 _ABOUT_TO_START = 60
 """Seconds within which a created container is expected to be started."""
 
 
-class ContainerCache:
+class ContainerCache(Struct, eq=False):
     """Records of the engine's containers.
 
     A cached record is valid while the list shows the same state: an ended container never changes, and a running one
     keeps start and pid until it ends, which the events report.
+
+    `check_listening` raises RuntimeUnavailableError when the engine is stopping.
     """
 
-    def __init__(
-        self,
-        store_id: str,
-        check_listening: Callable[[], None] = lambda: None,
-        engine_began: Callable[[], datetime | None] = lambda: None,
-    ) -> None:
-        """`check_listening` raises RuntimeUnavailableError when the engine is stopping."""
-        self.outages = Outages()
-        self._check_listening = check_listening
-        self._engine_began = engine_began
-        self._store_id = store_id
-        self._lock = threading.Lock()
-        self._records: dict[str, ContainerRecord] = {}
-        self._foreign: dict[str, ForeignContainer | None] = {}
-        self._to_be_started: set[str] = set()
-        self._booted_at: datetime | None = None
-        self._last_event: int | None = None
-        self._witness: int | None = None
-        """Time of the last event before the engine was lost, until the engine was asked whether it remembers it."""
+    _store_id: str
+    _check_listening: Callable[[], None] = lambda: None
+    _engine_began: Callable[[], datetime | None] = lambda: None
+    outages: Outages = field(default_factory=Outages)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _records: dict[str, ContainerRecord] = field(default_factory=dict)
+    _foreign: dict[str, ForeignContainer | None] = field(default_factory=dict)
+    _to_be_started: set[str] = field(default_factory=set)
+    _booted_at: datetime | None = None
+    _last_event: int | None = None
+    _witness: int | None = None
+    """Time of the last event before the engine was lost, until the engine was asked whether it remembers it."""
 
     def containers(self, client: APIClient) -> tuple[ContainerRecord, ...]:
         listed = client.containers(all=True, filters={"label": f"{STORE}={self._store_id}"})
@@ -475,61 +525,6 @@ class ContainerCache:
         with self._lock:
             for gone in kept.keys() - alive:
                 del kept[gone]
-
-
-_STOPPED = {137, 143}
-"""Exit codes of containers that the engine stopped."""
-_MARGIN = timedelta(seconds=2)
-_KEPT = 32
-
-
-class Outages:
-    """Periods without the engine. Containers that it stopped then are CONTAINER_LOST, not failures of the job.
-
-    An engine that does not answer in time may only hang. That becomes an outage when its events end or its socket
-    closes, and is forgotten when it answers again.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._windows: list[tuple[datetime, datetime | None]] = []
-        self._silent_since: datetime | None = None
-
-    def silent(self, now: datetime) -> None:
-        with self._lock:
-            self._silent_since = self._silent_since or now
-
-    def lost(self, now: datetime) -> None:
-        with self._lock:
-            if not self._windows or self._windows[-1][1] is not None:
-                self._windows = [*self._windows[-_KEPT:], (self._silent_since or now, None)]
-
-    def deny(self) -> None:
-        """Forget the last outage: only the connection was cut."""
-        with self._lock:
-            del self._windows[-1:]
-
-    def back(self, now: datetime) -> None:
-        with self._lock:
-            self._silent_since = None
-            if self._windows and self._windows[-1][1] is None:
-                self._windows[-1] = (self._windows[-1][0], now)
-
-    def judge(self, record: ContainerRecord, booted_at: datetime | None) -> ContainerRecord:
-        """Return the record, with the cause corrected if the engine or the machine ended the container."""
-        if not may_be_the_engines(record):
-            return record
-        if booted_at and record.started_at and record.started_at < booted_at:
-            words = f"ended by a restart of the machine (exit code {record.exit_code})"
-            return replace(record, cause=Cause(CauseCode.CONTAINER_LOST, words))
-        at = record.ended_at
-        if at is None or record.exit_code == UNKNOWN_EXIT:
-            return record
-        with self._lock:
-            is_covered = any(
-                lost - _MARGIN <= at and (back is None or at <= back + _MARGIN) for lost, back in self._windows
-            )
-        return ended_with_the_engine(record) if is_covered else record
 
 
 def ended_with_the_engine(record: ContainerRecord) -> ContainerRecord:

@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui.domain.container import (
@@ -69,7 +70,7 @@ Lost: TypeAlias = Callable[[RuntimeFault], None]
 _EVENTS = ["die", "start"]
 
 
-class EventWatcher:
+class EventWatcher(Struct, eq=False):
     """Calls `wake` after ends of containers, starts of foreign ones, and returns of the engine.
 
     Events are only a reason to list containers, no complete record: the engine forgets them when it restarts, and a
@@ -77,20 +78,13 @@ class EventWatcher:
     caller list the containers.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        store_id: str,
-        on_end: Callable[[str], None],
-        on_event: Callable[[int], None] = lambda _: None,
-    ) -> None:
-        self._connection = connection
-        self._store_id = store_id
-        self._on_end = on_end
-        self._on_event = on_event
-        self._closed = threading.Event()
-        self._client: EngineClient | None = None
-        self._since: int | None = None
+    _connection: Connection
+    _store_id: str
+    _on_end: Callable[[str], None]
+    _on_event: Callable[[int], None] = lambda _: None
+    _closed: threading.Event = field(default_factory=threading.Event)
+    _client: EngineClient | None = None
+    _since: int | None = None
 
     def start(self, wake: Callable[[], None], lost: Lost, back: Callable[[], None]) -> None:
         """Start a daemon thread; it calls `lost` with the reason when the engine is lost, and `back` on its return."""

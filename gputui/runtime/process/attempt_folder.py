@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui.domain.container import ContainerRecord, ContainerState, Launch
@@ -381,15 +381,14 @@ Stamp: TypeAlias = tuple[int, int]
 """Inode and change time of an attempt's directory."""
 
 
-class AttemptIndex:
+class AttemptIndex(Struct, eq=False):
     """Index of the attempts of one store; final states are read once."""
 
-    def __init__(self, store_id: str, root: Path) -> None:
-        self._store_id = store_id
-        self._root = root
-        self._manifests: dict[str, tuple[Stamp, Manifest]] = {}
-        """Manifests with the stamp of their directory, which changes if it is replaced."""
-        self._ended: dict[str, tuple[Stamp, ContainerRecord]] = {}
+    _store_id: str
+    _root: Path
+    _manifests: dict[str, tuple[Stamp, Manifest]] = field(default_factory=dict)
+    """Manifests with the stamp of their directory, which changes if it is replaced."""
+    _ended: dict[str, tuple[Stamp, ContainerRecord]] = field(default_factory=dict)
 
     def all(self) -> tuple[ContainerRecord, ...]:
         try:

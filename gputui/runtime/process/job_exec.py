@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from msgspec import Struct, field
+
 from gputui.domain import frames
 from gputui.domain.container import ContainerState, ExecRequest, ProcessRow
 from gputui.domain.errors import Cause, CauseCode, RuntimeFault
@@ -75,14 +77,13 @@ def _connected(folder: AttemptFolder) -> socket.socket:
     return connection
 
 
-class SplitLog:
+class SplitLog(Struct, eq=False):
     """Log of an interactive job without a terminal, whose marks separate standard error from standard output."""
 
-    def __init__(self, log: int, marks: int | None) -> None:
-        self._log = log
-        self._marks = marks
-        self._known: list[tuple[int, int]] = []
-        self.position = 0
+    _log: int
+    _marks: int | None
+    _known: list[tuple[int, int]] = field(default_factory=list)
+    position: int = 0
 
     def read(self, until: int | None = None) -> list[tuple[bool, bytes]]:
         """Return output from the position on, at most up to an offset; empty if there is none yet."""
