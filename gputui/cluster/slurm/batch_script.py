@@ -14,7 +14,6 @@ import signal
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 from gputui.cluster.slurm import commands
 from gputui.domain import docker_args
@@ -129,12 +128,9 @@ def _plain(options: ContainerOptions) -> Iterator[str]:
         if value is True:
             yield flag
         else:
-            yield from (word(f"{flag}={_text(each)}") for each in (value if isinstance(value, tuple) else (value,)))
-
-
-def _text(value: Any) -> str:
-    """Return a value as docker's client reads it: durations in Go's notation, sizes in bytes."""
-    return f"{value // timedelta(microseconds=1)}us" if isinstance(value, timedelta) else str(value)
+            for each in value if isinstance(value, tuple) else (value,):
+                is_duration = isinstance(each, timedelta)  # which docker's client reads in Go's notation
+                yield word(f"{flag}={each // timedelta(microseconds=1)}us" if is_duration else f"{flag}={each}")
 
 
 def _published(options: ContainerOptions) -> Iterator[str]:

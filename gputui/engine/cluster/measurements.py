@@ -275,9 +275,13 @@ class ClusterTelemetry:
         self._ledger.mark(idle_by_gpu(jobs, found), now)
         for key in over:
             self._end(key, snapshot.job(key[0]))
-        if self._is_first:
-            self._end_orphans(snapshot.jobs)
-            self._is_first = False
+        for job in snapshot.jobs if self._is_first else ():  # some have ended before this process began
+            if not _has_begun(job) or not (attempt := job.attempts[-1]).is_over or attempt.telemetry is not None:
+                continue
+            kept = telemetry_files.read(self._directory, *_key(job), run_name(attempt))
+            if kept is not None and kept.tally is not None:
+                self._record(job, Tally(kept.tally), attempt.ended_at)
+        self._is_first = False
 
     def notices(self) -> tuple[Notice, ...]:
         return self._ends.notices() if self._ends is not None else ()
@@ -333,14 +337,6 @@ class ClusterTelemetry:
             is_same = attempt is not None and attempt.started_at == job.attempts[-1].started_at
             self._record(job, measurement.tally, attempt.ended_at if attempt is not None and is_same else None)
         self._tallies.close(key)
-
-    def _end_orphans(self, jobs: Iterable[Job]) -> None:
-        for job in jobs:
-            if not _has_begun(job) or not (attempt := job.attempts[-1]).is_over or attempt.telemetry is not None:
-                continue
-            found = telemetry_files.read(self._directory, *_key(job), run_name(attempt))
-            if found is not None and found.tally is not None:
-                self._record(job, Tally(found.tally), attempt.ended_at)
 
     def _record(self, job: Job, tally: Tally, ended_at: datetime | None) -> None:
         ended = ended_at.timestamp() if ended_at is not None else tally.read_at
