@@ -8,9 +8,9 @@ from pathlib import Path
 
 import yaml  # type: ignore[import-untyped]
 
+from gputui.cli.offered_files import DASHBOARDS, dashboard_text, rules_text
 from gputui.metrics.collector import SERIES
 from gputui.metrics.families import FAMILIES, GPU_LABELS
-from gputui.metrics.provisioning import DASHBOARDS, dashboard_text, rules_text
 
 END = "<!-- end -->"
 

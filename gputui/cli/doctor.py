@@ -27,8 +27,7 @@ from gputui.cli.install import SOCKET_UNIT, UNITS
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options
-from gputui.domain.container import RuntimeStatus
-from gputui.domain.engine_service import SYSTEM, service_at
+from gputui.domain.container import SYSTEM, RuntimeStatus, service_at
 from gputui.domain.errors import GputuiError, NoOwnerError, StoreDamagedError, StoreError
 from gputui.domain.gpu import Gpu, ProbeCode, ProbeReading
 from gputui.domain.policy.availability import present_gpus

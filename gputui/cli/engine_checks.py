@@ -23,8 +23,7 @@ from msgspec.structs import replace
 
 from gputui.cli import terminal
 from gputui.cli.checks import DoctorCheck, fail, ok, warn
-from gputui.domain.container import EngineGpus, RuntimeStatus
-from gputui.domain.engine_service import SYSTEM, EngineService, by_hand, service_at, systemd
+from gputui.domain.container import SYSTEM, EngineGpus, EngineService, RuntimeStatus, by_hand, service_at, systemd
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import Gpu
 from gputui.domain.job_spec import RUNTIMES, GpuRequest

@@ -89,7 +89,7 @@ def command(session: Session, as_json: bool) -> None:
         print_json([gpu_json(view) | {"node": node.name, "host": host_json(node.host)} for node, view in told])
         return
     short, several = short_names(view.gpu.shown_uuid for view in snapshot.gpus), len(snapshot.nodes) > 1
-    from gputui.tui.present.reserved import kept_words, reservations_by_gpu
+    from gputui.domain.snapshot import kept_words, reservations_by_gpu
 
     by_gpu = reservations_by_gpu(snapshot) if snapshot.windows else {}
     kept = {uuid: kept_words(windows, snapshot.taken_at) for uuid, windows in by_gpu.items()}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
 from collections.abc import Mapping
+from importlib.resources import files as data
 from pathlib import Path
 
 import click
@@ -13,8 +15,9 @@ from gputui.cli import terminal
 from gputui.cli.main import CommandGroup
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
-from gputui.config import typed_path
+from gputui.config import listen_address, typed_path
 from gputui.domain.errors import GputuiError, InputError
+from gputui.domain.settings import MetricsSettings
 from gputui.domain.text import plain
 
 
@@ -95,7 +98,6 @@ def dashboards(session: Session, out: str) -> int:
 
     Files of the same names are replaced.
     """
-    from gputui.metrics.provisioning import files
 
     directory = typed_path(out, "--out")
     for name, content in files(directory, session.options.settings.metrics).items():
@@ -107,3 +109,52 @@ def dashboards(session: Session, out: str) -> int:
             raise GputuiError(f"cannot be written: {error.strerror}", where=plain(str(path))) from error
         terminal.echo(plain(str(path)))
     return 0
+
+
+DASHBOARDS = ("server", "queue", "tenant", "job", "gpu-health", "cluster")
+_PROVIDER = """\
+# For /etc/grafana/provisioning/dashboards/; the directory of the dashboards may be moved.
+apiVersion: 1
+providers:
+  - name: gputui
+    folder: gputui
+    type: file
+    options:
+      path: {path}
+"""
+_SCRAPE = """\
+# A part of prometheus.yml. The job has this name so that GputuiNobodySchedules notices when it is gone.
+rule_files:
+  - {rules}
+scrape_configs:
+  - job_name: gputui
+    scrape_interval: 15s{scheme}
+    static_configs:
+      - targets: [{target}]
+"""
+_TLS = "\n    scheme: https\n    tls_config: {ca_file: /etc/prometheus/gputui.pem}"
+_AUTH = "\n    basic_auth: {username: prometheus, password_file: /etc/prometheus/gputui.password}"
+
+
+def dashboard_text(key: str) -> str:
+    return data("gputui.metrics").joinpath("grafana", f"gputui-{key}.json").read_text(encoding="utf-8")
+
+
+def rules_text() -> str:
+    return data("gputui.metrics").joinpath("gputui-alerts.yml").read_text(encoding="utf-8")
+
+
+def files(out: Path, settings: MetricsSettings) -> Mapping[Path, str]:
+    """Return the contents of all files by their path below `out`."""
+    dashboards, rules = out / "grafana" / "dashboards", out / "prometheus" / "gputui-alerts.yml"
+    host, port = listen_address(settings.listen, "metrics.listen")
+    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    scheme = (_TLS if settings.certificate else "") + (_AUTH if settings.users else "")
+    return {
+        **{Path("grafana", "dashboards", f"gputui-{key}.json"): dashboard_text(key) for key in DASHBOARDS},
+        Path("grafana", "provisioning", "dashboards", "gputui.yml"): _PROVIDER.format(path=json.dumps(str(dashboards))),
+        Path("prometheus", "gputui-alerts.yml"): rules_text(),
+        Path("prometheus", "gputui-scrape.yml"): _SCRAPE.format(
+            rules=json.dumps(str(rules)), scheme=scheme, target=json.dumps(target)
+        ),
+    }

@@ -473,8 +473,8 @@ class ReadingAssembler:
         samples = MappingProxyType({gpu.uuid: self._samples[gpu.uuid] for gpu in gpus if gpu.uuid in self._samples})
         notes = list(self.unanswered)
         if lax := [str(gpu.index) for gpu in gpus if gpu.persistence is False]:
-            advice = "run nvidia-smi -pm 1, or every reading is slow"
-            notes.append(f"persistence mode is off on GPU {', '.join(lax)}: {advice}")
+            where = ", ".join(lax)
+            notes.append(f"persistence mode is off on GPU {where}: run nvidia-smi -pm 1, or every reading is slow")
         if self._foreign_pids:
             notes.append(
                 "GPU processes live in another PID namespace: run gputui with --pid=host to see whose they are"

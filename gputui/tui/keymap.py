@@ -14,8 +14,9 @@ from textual.dom import DOMNode
 from gputui.domain.conditions import with_keys
 from gputui.domain.errors import InputError
 from gputui.domain.text import plain
-from gputui.tui.commands import BY_NAME, COMMANDS, Command, places
+from gputui.tui.commands import BY_NAME, COMMANDS, Command
 from gputui.tui.keys import key_name, key_of
+from gputui.tui.places import places
 from gputui.tui.present.cells import Cell
 from gputui.tui.textual_internals import bindings_of, replace_bindings
 

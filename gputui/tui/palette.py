@@ -26,32 +26,32 @@ from textual.filter import LineFilter
 from textual.theme import Theme
 
 from gputui.domain.text import JOINER, width
-from gputui.tui.present import style
+from gputui.tui.present import cells
 
 
 class Palette(Struct, frozen=True):
     """Colours in Rich's notation: `#rrggbb`, or the name of one of a terminal's sixteen."""
 
-    ground: str = style.GROUND
-    raised: str = style.RAISED
-    picked: str = style.PICKED
-    picked_faint: str = style.PICKED_FAINT
-    ink: str = style.INK
-    quiet: str = style.QUIET
-    faint: str = style.FAINT
-    accent: str = style.ACCENT
-    good: str = style.GOOD
-    warn: str = style.WARN
-    bad: str = style.BAD
-    other: str = style.OTHER
-    history: str = style.HISTORY
-    runs: str = style.RUNS
-    overrun: str = style.OVERRUN
-    planned: str = style.PLANNED
-    head: str = style.HEAD
-    calm: str = style.CALM
-    sick: str = style.SICK
-    logs: tuple[str, ...] = style.LOG_NAMES + style.LOG_BRIGHT
+    ground: str = cells.GROUND
+    raised: str = cells.RAISED
+    picked: str = cells.PICKED
+    picked_faint: str = cells.PICKED_FAINT
+    ink: str = cells.INK
+    quiet: str = cells.QUIET
+    faint: str = cells.FAINT
+    accent: str = cells.ACCENT
+    good: str = cells.GOOD
+    warn: str = cells.WARN
+    bad: str = cells.BAD
+    other: str = cells.OTHER
+    history: str = cells.HISTORY
+    runs: str = cells.RUNS
+    overrun: str = cells.OVERRUN
+    planned: str = cells.PLANNED
+    head: str = cells.HEAD
+    calm: str = cells.CALM
+    sick: str = cells.SICK
+    logs: tuple[str, ...] = cells.LOG_NAMES + cells.LOG_BRIGHT
     """The sixteen colours that a job's output may use."""
     on_picked: str = ""
     """Colour of all text in the selected row; empty: each role's own."""

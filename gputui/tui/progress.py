@@ -19,8 +19,7 @@ from gputui.domain.errors import GputuiError
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.text import fit, plain, width
 from gputui.threads import Watcher, fault_words
-from gputui.tui.present.cells import Cell, bar, moving
-from gputui.tui.present.style import AMBER, BLUE, DIM, PLAIN
+from gputui.tui.present.cells import AMBER, BLUE, DIM, PLAIN, Cell, bar, moving
 
 if TYPE_CHECKING:
     from textual.app import App

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gputui.domain.engine_service import service_at
+from gputui.domain.container import service_at
 from tests.cases import cases
 
 OWN = 1000

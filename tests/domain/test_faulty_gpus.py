@@ -13,11 +13,11 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import UNKNOWN
 from gputui.metrics.collector import Holders, add_dcgm, add_gpus
 from gputui.metrics.families import SeriesPage, TenantLabels
+from gputui.tui.present.cells import RED
 from gputui.tui.present.gpu import gpu_cells
 from gputui.tui.present.gpu_rows import GpuRow
 from gputui.tui.present.job import JobContext, job_cells
 from gputui.tui.present.status import summary_line
-from gputui.tui.present.style import RED
 from gputui.tui.widgets.queue_rows import job_loads
 from tests.factories import NOW, running, snapshot, uuid, view
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gputui.metrics.provisioning import rules_text
+from gputui.cli.offered_files import rules_text
 from tests.metrics.test_serve import PATIENCE
 
 

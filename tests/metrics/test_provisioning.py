@@ -14,9 +14,9 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from gputui.cli.main import run as run_command
+from gputui.cli.offered_files import DASHBOARDS, dashboard_text, files, rules_text
 from gputui.domain.settings import MetricsSettings
 from gputui.metrics.families import FAMILIES, Kind
-from gputui.metrics.provisioning import DASHBOARDS, dashboard_text, files, rules_text
 from tests.cases import cases
 from tests.metrics.prometheus import Prometheus
 from tests.metrics.test_serve import PATIENCE, Served, served

@@ -27,9 +27,8 @@ from gputui.domain.gpu import (
 )
 from gputui.domain.snapshot import EMPTY, Controls, Leader, Notice, Snapshot
 from gputui.domain.state import JobState
-from gputui.tui.present.cells import Cell
+from gputui.tui.present.cells import AMBER, PLAIN, RED, VIOLET, Cell
 from gputui.tui.present.status import status_line
-from gputui.tui.present.style import AMBER, PLAIN, RED, VIOLET
 from gputui.tui.screens.help import notice_lines
 from tests.cases import cases
 from tests.factories import NOW, job, sample, snapshot, uuid, view

@@ -18,10 +18,23 @@ from rich.style import Style
 from gputui.domain.gpu import Drain, GpuProcess, GpuSample, GpuState, GpuView, Health, HealthCode, Holder
 from gputui.domain.gpu_history import KEPT, STEP, GpuHistory, Step, TakenStep
 from gputui.domain.settings import ConsoleSettings, Window
-from gputui.domain.snapshot import Node, WindowState, WindowView
+from gputui.domain.snapshot import Node, WindowState, WindowView, kept_words
 from gputui.domain.text import plain, width
 from gputui.tui.preferences import Preferences
-from gputui.tui.present.cells import area, block_bar, past_graph, span_words
+from gputui.tui.present.cells import (
+    AMBER,
+    BLUE,
+    DIM,
+    GRAPH,
+    GREEN,
+    LIGHT_GREEN,
+    RED,
+    VIOLET,
+    area,
+    block_bar,
+    past_graph,
+    span_words,
+)
 from gputui.tui.present.gpu import METERS, card_lines, compact_line, compact_title, gpu_cells
 from gputui.tui.present.gpu_rows import (
     GpuLook,
@@ -35,8 +48,6 @@ from gputui.tui.present.gpu_rows import (
     tone,
     tone_of,
 )
-from gputui.tui.present.reserved import kept_words
-from gputui.tui.present.style import AMBER, BLUE, DIM, GRAPH, GREEN, LIGHT_GREEN, RED, VIOLET
 from gputui.tui.widgets.gpu_grid import CARD_LEAST, CARD_SHORT, CARD_WIDTH, GpuGrid, GridRoom, arrange
 from gputui.tui.widgets.job_table import JobTable
 from tests.cases import cases

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from gputui.domain.errors import NotFoundError
 from gputui.domain.settings import ConsoleSettings
+from gputui.tui.present.cells import LOG_NAMES, PLAIN
 from gputui.tui.present.log import log_spans
-from gputui.tui.present.style import LOG_NAMES, PLAIN
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.widgets.log_follower import INBOX, LogFollower
 from gputui.tui.widgets.log_lines import LogLines, pack_lines

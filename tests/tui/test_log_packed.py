@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from rich.style import Style
 
+from gputui.tui.present.cells import PLAIN
 from gputui.tui.present.log import style_after
-from gputui.tui.present.style import PLAIN
 from gputui.tui.widgets import log_lines as module
 from gputui.tui.widgets.log_lines import EARLIER, LogLines, PackedLines, pack_lines
 from tests.lane import examples

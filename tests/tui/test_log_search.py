@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gputui.tui.present.cells import AMBER, PLAIN, STRONG
 from gputui.tui.present.log import highlighted
-from gputui.tui.present.style import AMBER, PLAIN, STRONG
 from gputui.tui.widgets import log_lines as module
 from gputui.tui.widgets.log_lines import MOST_FOUND, Finder, FoundLines, LogLines, around, pack_lines
 from gputui.tui.widgets.log_model import LogModel, LogWindow

@@ -16,13 +16,12 @@ from gputui.domain.queue_columns import gpus_wanted
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import width
-from gputui.tui.present.cells import Cell, Column, bar, changed_runs, fitted, graph, lay_out
+from gputui.tui.present.cells import DIM, PLAIN, Cell, Column, bar, changed_runs, fitted, graph, lay_out
 from gputui.tui.present.detail import MASK, job_lines
 from gputui.tui.present.gpu import gpu_cells, sick_words
 from gputui.tui.present.gpu_rows import GPU_COLUMNS, GpuRow
 from gputui.tui.present.job import JobContext, job_cells
 from gputui.tui.present.status import no_gpu_words, scheduler_words, status_line
-from gputui.tui.present.style import DIM, PLAIN
 from gputui.tui.widgets.queue_rows import COLUMNS, ChosenColumns
 from tests.cases import cases
 from tests.factories import GIB, NOW, gpu, job, running, sample, uuid, view

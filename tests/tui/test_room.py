@@ -14,13 +14,12 @@ from gputui.domain.job_spec import ContainerOptions, PublishedPort
 from gputui.domain.state import JobState
 from gputui.tui.actions import ExitChoice
 from gputui.tui.keys import key_name, key_of
-from gputui.tui.present.cells import Cell, Column, lay_out, split_at_word
+from gputui.tui.present.cells import DIM, PLAIN, Cell, Column, lay_out, split_at_word
 from gputui.tui.present.detail import job_lines
 from gputui.tui.present.gpu import card_lines, holder_parts
 from gputui.tui.present.gpu_rows import GpuRow
 from gputui.tui.present.job import JobContext
 from gputui.tui.present.status import status_line
-from gputui.tui.present.style import DIM, PLAIN
 from gputui.tui.screens.main import Main
 from gputui.tui.widgets.queue_rows import COLUMNS, ENDED
 from gputui.tui.widgets.queue_tabs import RECURRING_COLUMNS, WINDOW_COLUMNS

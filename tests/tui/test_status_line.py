@@ -27,9 +27,8 @@ from gputui.domain.conditions import (
 from gputui.domain.gpu import LOST, SICK, GpuState
 from gputui.domain.snapshot import Controls, Notice, Snapshot
 from gputui.domain.state import JobState
-from gputui.tui.present.cells import Cell, width_of
+from gputui.tui.present.cells import AMBER, BLUE, GREEN, PLAIN, RED, VIOLET, Cell, width_of
 from gputui.tui.present.status import status_line
-from gputui.tui.present.style import AMBER, BLUE, GREEN, PLAIN, RED, VIOLET
 from tests.cases import cases
 from tests.factories import array, snapshot, view
 from tests.tui.sample import HERE, SERVE

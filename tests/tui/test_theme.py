@@ -37,7 +37,7 @@ from gputui.tui.palette import (
     wants_ascii,
 )
 from gputui.tui.preferences import Preferences
-from gputui.tui.present import style
+from gputui.tui.present import cells
 from gputui.tui.themes import (
     AS_DESIGNED,
     Appearance,
@@ -231,7 +231,7 @@ class TestLook:
         return look.apply([Segment(words, given)], TextualColor.parse("#000000"))[0]
 
     def test_a_role_gets_the_themes_colour_and_keeps_its_weight(self) -> None:
-        shown = self.line(ThemeFilter(LIGHT), "x", style.RED_STRONG + Style(bgcolor=style.RAISED)).style
+        shown = self.line(ThemeFilter(LIGHT), "x", cells.RED_STRONG + Style(bgcolor=cells.RAISED)).style
         assert shown == Style(color=LIGHT.bad, bgcolor=LIGHT.raised, bold=True)
 
     def test_a_colour_without_a_role_stays(self) -> None:
@@ -245,13 +245,13 @@ class TestLook:
 
     def test_without_colours_the_selected_row_is_reversed(self) -> None:
         look = ThemeFilter(colourless=True)
-        picked = self.line(look, "x", style.GREEN + Style(bgcolor=style.PICKED)).style
+        picked = self.line(look, "x", cells.GREEN + Style(bgcolor=cells.PICKED)).style
         assert picked is not None
         assert (picked.reverse, picked.color, picked.bgcolor) == (True, None, None)
-        assert self.line(look, "x", style.GREEN + Style(bgcolor=style.RAISED)).style == Style()
+        assert self.line(look, "x", cells.GREEN + Style(bgcolor=cells.RAISED)).style == Style()
 
     def test_in_sixteen_colours_the_selected_row_is_written_in_one(self) -> None:
-        shown = self.line(ThemeFilter(ANSI), "x", style.RED + Style(bgcolor=style.PICKED)).style
+        shown = self.line(ThemeFilter(ANSI), "x", cells.RED + Style(bgcolor=cells.PICKED)).style
         assert shown == Style(color="black", bgcolor="cyan")
 
     def test_sixteen_colours_never_rely_on_the_terminals_defaults(self) -> None:
@@ -263,7 +263,7 @@ class TestLook:
         assert left == Style(bold=True)
 
     def test_the_effect_of_a_click_is_kept(self) -> None:
-        given = style.PLAIN + Style.from_meta({"@click": "app.help"})
+        given = cells.PLAIN + Style.from_meta({"@click": "app.help"})
         for look in (ThemeFilter(LIGHT), ThemeFilter(colourless=True)):
             shown = self.line(look, "x", given).style
             assert shown is not None

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from gputui.domain.text import plain, width
 from gputui.tui.palette import ascii_of
-from gputui.tui.present.cells import block_bar
-from gputui.tui.present.style import PLAIN
+from gputui.tui.present.cells import PLAIN, block_bar
 from gputui.tui.present.timeline import legend
 from gputui.tui.themes import Appearance
 from tests.cases import cases

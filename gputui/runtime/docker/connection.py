@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct, field
 
-from gputui.domain.engine_service import service_at
+from gputui.domain.container import service_at
 from gputui.domain.errors import Cause, CauseCode, RuntimeAccessError, RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.docker.endpoint import Endpoint, find_endpoint, tunnel_to

@@ -25,11 +25,30 @@ from gputui.domain.telemetry import AttemptTelemetry, Spread
 from gputui.domain.telemetry_series import Measured, Series, summary_lines
 from gputui.domain.text import fit, format_duration, format_size, plain, width
 from gputui.request.job_options import DOCKER_KEYS, RARER
-from gputui.tui.present.cells import Cell, Span, bar, cell, clock, fitted, graph, in_full, load_style, second, width_of
+from gputui.tui.present.cells import (
+    AMBER,
+    BLUE,
+    DIM,
+    GRAPH,
+    JOB_STYLES,
+    PLAIN,
+    RED,
+    STRONG,
+    Cell,
+    Span,
+    bar,
+    cell,
+    clock,
+    fitted,
+    graph,
+    in_full,
+    load_style,
+    second,
+    width_of,
+)
 from gputui.tui.present.gpu import gpu_cells, label_of
 from gputui.tui.present.gpu_rows import GpuPicture, GpuRow, slowed_cell, tone_of_kind
 from gputui.tui.present.job import JobContext, gpu_list, job_title, state_words, why
-from gputui.tui.present.style import AMBER, BLUE, DIM, GRAPH, JOB_STYLES, PLAIN, RED, STRONG
 
 if TYPE_CHECKING:
     from gputui.domain.policy.whatif import Explanation

@@ -13,7 +13,29 @@ from gputui.domain.idle_gpus import idle_words
 from gputui.domain.job import Job
 from gputui.domain.job_spec import shown_id
 from gputui.domain.text import UNKNOWN, fit, format_duration, format_size, plain, width
-from gputui.tui.present.cells import Cell, Span, cell, fitted, graph, past_graph, span_words, split_at_word, width_of
+from gputui.tui.present.cells import (
+    AMBER,
+    BLUE,
+    DIM,
+    GPU_STYLES,
+    GRAPH,
+    GREEN,
+    PLAIN,
+    RED,
+    RED_STRONG,
+    SICK_ROW,
+    STRONG,
+    VIOLET,
+    Cell,
+    Span,
+    cell,
+    fitted,
+    graph,
+    past_graph,
+    span_words,
+    split_at_word,
+    width_of,
+)
 from gputui.tui.present.gpu_rows import (
     GpuNode,
     GpuRow,
@@ -35,20 +57,6 @@ from gputui.tui.present.gpu_rows import (
     tone,
     tone_of,
     tone_of_kind,
-)
-from gputui.tui.present.style import (
-    AMBER,
-    BLUE,
-    DIM,
-    GPU_STYLES,
-    GRAPH,
-    GREEN,
-    PLAIN,
-    RED,
-    RED_STRONG,
-    SICK_ROW,
-    STRONG,
-    VIOLET,
 )
 
 _HEALTH_WORDS = {

@@ -13,9 +13,26 @@ from rich.style import Style
 
 from gputui.domain.gpu import LOST, SICK, GpuFault, GpuView, HealthCode, Link, fault_of, index_of
 from gputui.domain.job import Job
-from gputui.domain.snapshot import Node, Snapshot
+from gputui.domain.snapshot import Node, Snapshot, kept_words, reservations_by_gpu
 from gputui.domain.text import UNKNOWN, fit, format_duration, format_size, minute, plain
-from gputui.tui.present.cells import Cell, Span, cell, fitted, joined, past_graph, width_of
+from gputui.tui.present.cells import (
+    AMBER,
+    BLUE,
+    DIM,
+    GRAPH,
+    GREEN,
+    JOB_STYLES,
+    PLAIN,
+    RED,
+    STRONG,
+    Cell,
+    Span,
+    cell,
+    fitted,
+    joined,
+    past_graph,
+    width_of,
+)
 from gputui.tui.present.gpu import gpu_cells, gpu_state_words, label_of
 from gputui.tui.present.gpu_rows import (
     HOTTEST,
@@ -32,8 +49,6 @@ from gputui.tui.present.gpu_rows import (
     tone,
 )
 from gputui.tui.present.job import state_words
-from gputui.tui.present.reserved import kept_words, reservations_by_gpu
-from gputui.tui.present.style import AMBER, BLUE, DIM, GRAPH, GREEN, JOB_STYLES, PLAIN, RED, STRONG
 
 _Series: TypeAlias = tuple[str, str, str]
 """A reading, its label and its unit."""

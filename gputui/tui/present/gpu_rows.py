@@ -19,12 +19,24 @@ from gputui.domain.gpu_history import NO_PAST, GpuHistory, GpuPast
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import ConsoleSettings
-from gputui.domain.snapshot import Snapshot
+from gputui.domain.snapshot import Snapshot, kept_words, reservations_by_gpu
 from gputui.domain.text import UNKNOWN, format_duration, format_limit, format_size, plain, plural
 from gputui.tui.preferences import Preferences
-from gputui.tui.present.cells import Cell, Column, PlacedColumn, block_bar, cell
-from gputui.tui.present.reserved import kept_words, reservations_by_gpu
-from gputui.tui.present.style import AMBER, BLUE, DIM, GRAPH, GREEN, LIGHT_GREEN, RED, TRACK
+from gputui.tui.present.cells import (
+    AMBER,
+    BLUE,
+    DIM,
+    GRAPH,
+    GREEN,
+    LIGHT_GREEN,
+    RED,
+    TRACK,
+    Cell,
+    Column,
+    PlacedColumn,
+    block_bar,
+    cell,
+)
 
 _MINUTE = timedelta(minutes=1)
 

@@ -19,8 +19,21 @@ from gputui.domain.queue_columns import QUEUE_COLUMNS, ColumnData, Tone, elapsed
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, Reason
 from gputui.domain.text import format_duration, format_limit, minute, plain, plural
-from gputui.tui.present.cells import Cell, bar, cell, progress
-from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, JOB_STYLES, PLAIN, RED, STRONG, TRACK
+from gputui.tui.present.cells import (
+    AMBER,
+    BLUE,
+    DIM,
+    GREEN,
+    JOB_STYLES,
+    PLAIN,
+    RED,
+    STRONG,
+    TRACK,
+    Cell,
+    bar,
+    cell,
+    progress,
+)
 
 WIDTH = QUEUE_COLUMNS["progress"].width
 """Cells that elapsed time and limit need without a bar."""

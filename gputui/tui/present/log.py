@@ -9,8 +9,7 @@ from rich.color import Color
 from rich.style import Style
 
 from gputui.domain.text import plain_bytes
-from gputui.tui.present.cells import Span
-from gputui.tui.present.style import LOG_BRIGHT, LOG_NAMES, PLAIN
+from gputui.tui.present.cells import LOG_BRIGHT, LOG_NAMES, PLAIN, Span
 
 _COLOURS = re.compile(r"\x1b\[([0-9;:]{0,64})m")
 _RAW_COLOURS = re.compile(rb"\x1b\[([0-9;:]{0,64})m")

@@ -10,8 +10,7 @@ from rich.style import Style
 
 from gputui.domain.gpu_processes import CONTAINER, FOREIGN, JOB, OTHER, ContainerDetail, GpuProcessRow, gpu_words
 from gputui.domain.text import broken, format_duration, format_size, plain
-from gputui.tui.present.cells import Cell, Column, Span, cell
-from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, RED, STRONG, VIOLET
+from gputui.tui.present.cells import AMBER, BLUE, DIM, GREEN, PLAIN, RED, STRONG, VIOLET, Cell, Column, Span, cell
 
 PROCESS_VIEW_COLUMNS = (
     Column("pid", "PID", 7, right=True),

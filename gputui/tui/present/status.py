@@ -40,6 +40,16 @@ from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import UNKNOWN, broken, format_duration, plain, plural, width
 from gputui.tui.present.cells import (
+    AMBER,
+    BLUE,
+    DIM,
+    GREEN,
+    PLAIN,
+    RED,
+    SEVERITY_MARKS,
+    SEVERITY_STYLES,
+    STRONG,
+    VIOLET,
     Cell,
     Column,
     Span,
@@ -53,18 +63,6 @@ from gputui.tui.present.cells import (
 )
 from gputui.tui.present.gpu_rows import age_words, program_words, tone_of_kind
 from gputui.tui.present.process import PROCESS_VIEW_COLUMNS, view_cell
-from gputui.tui.present.style import (
-    AMBER,
-    BLUE,
-    DIM,
-    GREEN,
-    PLAIN,
-    RED,
-    SEVERITY_MARKS,
-    SEVERITY_STYLES,
-    STRONG,
-    VIOLET,
-)
 
 SUBMIT: tuple[Cell, ...] = (
     cell("  gputui submit --gpus 1 IMAGE COMMAND...", BLUE),

@@ -19,10 +19,7 @@ from gputui.domain.policy.whatif import Bar, BarKind, Comparison, KeptWindow, Sh
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import fit, format_duration, plain, plural, width
-from gputui.tui.present.cells import Cell, Span, cell, clock, distance, joined
-from gputui.tui.present.gpu_rows import Labels
-from gputui.tui.present.job import JobContext, job_title, why
-from gputui.tui.present.style import (
+from gputui.tui.present.cells import (
     AMBER,
     BAD,
     BLUE,
@@ -40,7 +37,15 @@ from gputui.tui.present.style import (
     STRONG,
     TRACK,
     WARN,
+    Cell,
+    Span,
+    cell,
+    clock,
+    distance,
+    joined,
 )
+from gputui.tui.present.gpu_rows import Labels
+from gputui.tui.present.job import JobContext, job_title, why
 
 _SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 STEPS = tuple(timedelta(seconds=seconds) for seconds in _SECONDS)

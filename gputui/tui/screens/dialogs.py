@@ -40,9 +40,8 @@ from gputui.tui.commands import (
 from gputui.tui.keymap import keymap_of
 from gputui.tui.keys import key_name
 from gputui.tui.palette import AUTO
-from gputui.tui.present.cells import Cell, Column, cell
+from gputui.tui.present.cells import BLUE, DIM, PLAIN, STRONG, Cell, Column, cell
 from gputui.tui.present.job import job_title
-from gputui.tui.present.style import BLUE, DIM, PLAIN, STRONG
 from gputui.tui.textual_internals import SeenThrough, bind_if_free
 from gputui.tui.themes import theme_names
 from gputui.tui.widgets.line_table import CellLines, LineTable, RowOpened

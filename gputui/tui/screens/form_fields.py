@@ -31,18 +31,30 @@ from gputui.domain.policy.plan import plan
 from gputui.domain.policy.planning_context import PlanningContext
 from gputui.domain.policy.whatif import Timeline, compared, replaced, submitted, timeline, why_never
 from gputui.domain.settings import Settings
-from gputui.domain.snapshot import EMPTY, Snapshot
+from gputui.domain.snapshot import EMPTY, Snapshot, kept_from
 from gputui.domain.submit_action import Done
 from gputui.domain.text import fit, format_duration, plain, plural
 from gputui.request import draft as drafts
 from gputui.request.draft import YES, Draft, join_lines
 from gputui.tui.commands import MORE_FIELDS, Command
 from gputui.tui.keymap import keymap_of
-from gputui.tui.present.cells import Cell, Span, cell, clock, fitted, segments
+from gputui.tui.present.cells import (
+    AMBER,
+    BLUE,
+    DIM,
+    GREEN,
+    PLAIN,
+    RAISED,
+    RED,
+    Cell,
+    Span,
+    cell,
+    clock,
+    fitted,
+    segments,
+)
 from gputui.tui.present.gpu_rows import Labels
-from gputui.tui.present.reserved import kept_from
 from gputui.tui.present.status import wrapped
-from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, RAISED, RED
 from gputui.tui.progress import ForecastBase, IsWanted, LatestWorker, Throttle, are_alike, failure_words
 from gputui.tui.screens.job_form import FLAGS, HINTS, MORE, USUAL, field_name, label
 from gputui.tui.textual_internals import PasteInput

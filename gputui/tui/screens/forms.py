@@ -39,8 +39,7 @@ from gputui.request.submitter import Submitter
 from gputui.request.times import span
 from gputui.tui.actions import ActionRequested
 from gputui.tui.commands import GIVE_UP, PALETTE, SEND, SUBMIT_COMMANDS, bindings
-from gputui.tui.present.cells import Cell, cell
-from gputui.tui.present.style import AMBER, DIM, RED
+from gputui.tui.present.cells import AMBER, DIM, RED, Cell, cell
 from gputui.tui.proposals import WindowProposal, describe_window
 from gputui.tui.screens import job_form
 from gputui.tui.screens.dialogs import SAVE, Choose, Confirm, Dialog, Prompt

@@ -22,7 +22,6 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import broken, format_duration, minute, plain, width
 from gputui.domain.verbs import GPUS, JOBS, QUEUE
 from gputui.tui.commands import (
-    ALL_THERE,
     COMMANDS,
     HELP,
     LEAVE_COMMANDS,
@@ -32,17 +31,25 @@ from gputui.tui.commands import (
     TIMELINE,
     TIMELINE_COMMANDS,
     Command,
-    Lacking,
     bindings,
     bound_to,
-    by_group,
-    lack,
 )
 from gputui.tui.keymap import keymap_of
 from gputui.tui.keys import order_words
 from gputui.tui.notifications import Notification
-from gputui.tui.present.cells import Cell, Span, fitted, second
-from gputui.tui.present.style import BLUE, DIM, PLAIN, SEVERITY_MARKS, SEVERITY_STYLES, STRONG
+from gputui.tui.places import ALL_THERE, Lacking, by_group, lack
+from gputui.tui.present.cells import (
+    BLUE,
+    DIM,
+    PLAIN,
+    SEVERITY_MARKS,
+    SEVERITY_STYLES,
+    STRONG,
+    Cell,
+    Span,
+    fitted,
+    second,
+)
 from gputui.tui.screens.dialogs import ScrollingDialog
 from gputui.tui.screens.panes import pane_of
 from gputui.tui.services import Services

@@ -29,9 +29,8 @@ from gputui.request.job_options import BY_NAME, KEYS, OptionKind
 from gputui.request.submitter import Submitter
 from gputui.tui.commands import MORE_FIELDS, SUBMIT_COMMANDS, Command
 from gputui.tui.preferences import Preferences, replace_text
-from gputui.tui.present.cells import Cell, clock
+from gputui.tui.present.cells import BLUE, DIM, PLAIN, RED, Cell, clock
 from gputui.tui.present.job import job_title
-from gputui.tui.present.style import BLUE, DIM, PLAIN, RED
 from gputui.tui.proposals import EditProposal, edit_refusal
 
 START: Draft = {"gpus": "1"}

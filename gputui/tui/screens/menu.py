@@ -18,12 +18,12 @@ from gputui.domain.arrays import count
 from gputui.domain.gpu import GpuView, index_of
 from gputui.domain.job import Job
 from gputui.domain.text import broken, width
-from gputui.tui.commands import ALL_THERE, COMMANDS, MENUS, Command, Lacking, place_of, why_not
+from gputui.tui.commands import COMMANDS, Command, place_of
 from gputui.tui.keymap import keymap_of
 from gputui.tui.keys import key_name
-from gputui.tui.present.cells import Cell, cell, fitted
+from gputui.tui.places import ALL_THERE, MENUS, Lacking, why_not
+from gputui.tui.present.cells import AMBER, BLUE, DIM, PLAIN, STRONG, Cell, cell, fitted
 from gputui.tui.present.job import job_title
-from gputui.tui.present.style import AMBER, BLUE, DIM, PLAIN, STRONG
 from gputui.tui.screens.dialogs import Choose
 from gputui.tui.widgets.line_table import CellLines
 

@@ -33,7 +33,21 @@ from gputui.domain.text import UNKNOWN, format_duration, format_size, plain, plu
 from gputui.ports.backend import Backend
 from gputui.tui.commands import APP_COMMANDS, BACK, COPY, GPU_PAGE_COMMANDS, JOB_COMMANDS, PROCESS_VIEW, SHELL, bindings
 from gputui.tui.keymap import keymap_of
-from gputui.tui.present.cells import Cell, Column, broken_cell, cell, fitted
+from gputui.tui.present.cells import (
+    AMBER,
+    BLUE,
+    DIM,
+    GREEN,
+    GROUND,
+    PLAIN,
+    RED,
+    STRONG,
+    Cell,
+    Column,
+    broken_cell,
+    cell,
+    fitted,
+)
 from gputui.tui.present.detail import (
     ExplanationState,
     Line,
@@ -49,7 +63,6 @@ from gputui.tui.present.detail import (
 from gputui.tui.present.gpu_detail import GpuPage, gpu_page_lines, holders, is_in_trouble, several_graph_lines, title
 from gputui.tui.present.gpu_rows import GpuPicture, GpuRow, Labels
 from gputui.tui.present.job import JobContext, job_title
-from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, GROUND, PLAIN, RED, STRONG
 from gputui.tui.progress import LatestWorker, Throttle, are_alike, failure_words
 from gputui.tui.screens.job_screen import JobScreen, OverlayScreen
 from gputui.tui.services import Services

@@ -45,14 +45,14 @@ from gputui.tui.commands import (
     BACK,
     JOB_COMMANDS,
     LOG_COMMANDS,
-    MENUS,
     PROCESS_COMMANDS,
     QUEUE_COMMANDS,
     STOP_CONTAINER,
     bindings,
 )
 from gputui.tui.keymap import keymap_of
-from gputui.tui.present.cells import Cell, Column, PlacedColumn, cell
+from gputui.tui.places import MENUS
+from gputui.tui.present.cells import DIM, GROUND, STRONG, Cell, Column, PlacedColumn, cell
 from gputui.tui.present.gpu import label_of
 from gputui.tui.present.gpu_detail import several_graph_lines
 from gputui.tui.present.process import (
@@ -67,7 +67,6 @@ from gputui.tui.present.process import (
     signal_question,
     view_cell,
 )
-from gputui.tui.present.style import DIM, GROUND, STRONG
 from gputui.tui.progress import IsWanted, LatestWorker
 from gputui.tui.screens.dialogs import Confirm, ScrollingDialog
 from gputui.tui.screens.job_screen import JobScreen

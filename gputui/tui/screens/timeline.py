@@ -22,10 +22,9 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.policy.whatif import Bar, Timeline, timeline
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.tui.commands import APP_COMMANDS, BACK, GPU_COMMANDS, JOB_COMMANDS, TIMELINE_COMMANDS, bindings
-from gputui.tui.present.cells import Cell, Column, cell, fitted
+from gputui.tui.present.cells import BLUE, DIM, GPU_STYLES, GROUND, RAISED, RED, Cell, Column, cell, fitted
 from gputui.tui.present.gpu_detail import several_graph_lines
 from gputui.tui.present.gpu_rows import Labels
-from gputui.tui.present.style import BLUE, DIM, GPU_STYLES, GROUND, RAISED, RED
 from gputui.tui.present.timeline import (
     Drawn,
     Scale,

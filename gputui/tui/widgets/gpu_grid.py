@@ -18,7 +18,23 @@ from textual.strip import Strip
 from gputui.domain.gpu import index_of
 from gputui.domain.text import plural
 from gputui.tui.commands import GRID_COMMANDS, MOVE_COMMANDS, bindings
-from gputui.tui.present.cells import Cell, Column, PlacedColumn, Span, cell, changed_runs, segments, span_words
+from gputui.tui.present.cells import (
+    BLUE,
+    DIM,
+    GROUND,
+    PICKED,
+    PICKED_FAINT,
+    RAISED,
+    STRONG,
+    Cell,
+    Column,
+    PlacedColumn,
+    Span,
+    cell,
+    changed_runs,
+    segments,
+    span_words,
+)
 from gputui.tui.present.gpu import (
     LINE_FULL,
     card_lines,
@@ -30,7 +46,6 @@ from gputui.tui.present.gpu import (
     sick_words,
 )
 from gputui.tui.present.gpu_rows import GPU_COLUMNS, GpuNode, GpuPicture
-from gputui.tui.present.style import BLUE, DIM, GROUND, PICKED, PICKED_FAINT, RAISED, STRONG
 from gputui.tui.widgets.line_table import CursorMoved, LineTable, Wheel, tell_click
 
 _RAISED = Style(bgcolor=RAISED)

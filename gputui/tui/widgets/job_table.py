@@ -18,11 +18,11 @@ from gputui.domain.arrays import count
 from gputui.domain.job import Job
 from gputui.domain.queue_columns import absent_columns
 from gputui.domain.text import width
-from gputui.tui.commands import ALL_THERE, BY_NAME, Lacking, lack
+from gputui.tui.commands import BY_NAME
 from gputui.tui.keymap import keymap_of
-from gputui.tui.present.cells import Cell, Column, PlacedColumn, Span, lay_out, width_of
+from gputui.tui.places import ALL_THERE, Lacking, lack
+from gputui.tui.present.cells import BLUE, DIM, PLAIN, STRONG, Cell, Column, PlacedColumn, Span, lay_out, width_of
 from gputui.tui.present.job import JobContext
-from gputui.tui.present.style import BLUE, DIM, PLAIN, STRONG
 from gputui.tui.widgets.line_table import RIGHT, CursorMoved, Grip, LineTable, RowOpened
 from gputui.tui.widgets.queue_folding import FOLD, FOOT, WORDS, Extent, Section, View, section_of, visible
 from gputui.tui.widgets.queue_rows import SERVER, ChosenColumns, QueueRows, fitting

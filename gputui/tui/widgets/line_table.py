@@ -19,6 +19,15 @@ from textual.widget import Widget
 from gputui.domain.text import plural
 from gputui.tui.commands import MOVE_COMMANDS, bindings
 from gputui.tui.present.cells import (
+    BLUE,
+    DIM,
+    FAINT,
+    GROUND,
+    PICKED,
+    PICKED_FAINT,
+    RAISED,
+    STRONG,
+    TRACK,
     Cell,
     Column,
     PlacedColumn,
@@ -29,7 +38,6 @@ from gputui.tui.present.cells import (
     lay_out,
     segments,
 )
-from gputui.tui.present.style import BLUE, DIM, FAINT, GROUND, PICKED, PICKED_FAINT, RAISED, STRONG, TRACK
 
 
 @dataclass(eq=False)

@@ -17,9 +17,9 @@ from gputui.domain.errors import AccessError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, shown_id
 from gputui.ports import LiveLogStream, LogStream
+from gputui.tui.present.cells import PLAIN
 from gputui.tui.present.job import job_title
 from gputui.tui.present.log import kept_part, style_after, without_stamp
-from gputui.tui.present.style import PLAIN
 from gputui.tui.progress import failure_words
 from gputui.tui.widgets.log_lines import MOST_HITS, FoundLines, PackedLines, pack_lines
 from gputui.tui.widgets.log_pattern import Matcher, Pattern, TooSlow

@@ -11,8 +11,8 @@ from itertools import accumulate, pairwise
 from msgspec import Struct
 from rich.style import Style
 
+from gputui.tui.present.cells import PLAIN
 from gputui.tui.present.log import style_after, without_stamp
-from gputui.tui.present.style import PLAIN
 from gputui.tui.widgets.log_pattern import TooSlow, impatient, text_of
 
 PIECE_BYTES, PIECE_LINES = 128 * 1024, 16 * 1024

@@ -14,9 +14,8 @@ from textual.strip import Strip
 
 from gputui.domain.log_errors import error_in
 from gputui.domain.text import ELLIPSIS, plural
-from gputui.tui.present.cells import Span, segments
+from gputui.tui.present.cells import AMBER, DIM, GROUND, PICKED, RED_STRONG, WARN, Span, segments
 from gputui.tui.present.log import MOST, highlighted, log_spans, stamp_words, without_stamp
-from gputui.tui.present.style import AMBER, DIM, GROUND, PICKED, RED_STRONG, WARN
 from gputui.tui.widgets.log_follower import TAIL, EarlierLines
 from gputui.tui.widgets.log_lines import Finder, LogLines
 from gputui.tui.widgets.log_pattern import Pattern, TooSlow, impatient

@@ -20,9 +20,8 @@ from gputui.domain.job import Job
 from gputui.domain.text import plain, plural
 from gputui.tui.commands import LOG_COMMANDS, LOG_JOB_COMMANDS, MOVE_COMMANDS, bindings
 from gputui.tui.keymap import keymap_of
-from gputui.tui.present.cells import Cell, Span, fitted, segments
+from gputui.tui.present.cells import AMBER, BLUE, DIM, GROUND, PLAIN, RAISED, RED, STRONG, Cell, Span, fitted, segments
 from gputui.tui.present.status import wrapped
-from gputui.tui.present.style import AMBER, BLUE, DIM, GROUND, PLAIN, RAISED, RED, STRONG
 from gputui.tui.progress import IsWanted, LatestWorker, log_pace
 from gputui.tui.widgets.line_table import Grip
 from gputui.tui.widgets.log_follower import (

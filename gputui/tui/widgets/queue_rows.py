@@ -27,10 +27,9 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.queue_columns import QUEUE_COLUMNS, ColumnData, more_than_name
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import Reason
-from gputui.tui.present.cells import Cell, Column
+from gputui.tui.present.cells import AMBER, DIM, Cell, Column
 from gputui.tui.present.job import WORDS, ArrayCounts
 from gputui.tui.present.status import job_counts
-from gputui.tui.present.style import AMBER, DIM
 from gputui.tui.progress import Throttle
 from gputui.tui.widgets.queue_folding import (
     CLOSED,

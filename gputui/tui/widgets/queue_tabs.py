@@ -26,10 +26,9 @@ from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot, WindowState, WindowView
 from gputui.domain.text import format_duration, minute, plain, plural
 from gputui.ports import Clock
-from gputui.tui.present.cells import Cell, Column, cell
+from gputui.tui.present.cells import AMBER, BLUE, DIM, GREEN, PLAIN, Cell, Column, cell
 from gputui.tui.present.job import JobContext, group_cells, job_cells
 from gputui.tui.present.status import empty_queue_words
-from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN
 from gputui.tui.progress import (
     IsWanted,
     LatestWorker,

@@ -31,8 +31,23 @@ from gputui.tui.input_queue import read_at
 from gputui.tui.keymap import keymap_of
 from gputui.tui.keys import NAMES, key_of
 from gputui.tui.notifications import Notification
-from gputui.tui.present.cells import Cell, Span, changed_runs, fitted, segments, width_of
-from gputui.tui.present.style import BLUE, DIM, GROUND, PLAIN, RAISED, SEVERITY_MARKS, SEVERITY_STYLES, STRONG, TRACK
+from gputui.tui.present.cells import (
+    BLUE,
+    DIM,
+    GROUND,
+    PLAIN,
+    RAISED,
+    SEVERITY_MARKS,
+    SEVERITY_STYLES,
+    STRONG,
+    TRACK,
+    Cell,
+    Span,
+    changed_runs,
+    fitted,
+    segments,
+    width_of,
+)
 
 _RAISED = Style(bgcolor=RAISED)
 FOCUSED, UNFOCUSED = "━", "─"
