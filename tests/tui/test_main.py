@@ -311,7 +311,7 @@ async def test_messages_after_the_end_are_ignored() -> None:
 async def test_queued_snapshots_are_replaced_by_newer_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     async with on_screen(Console(), SIZE) as (console, pilot):
         shown: list[Snapshot] = []
-        monkeypatch.setattr(console.app.pacer, "take", shown.append)
+        monkeypatch.setattr(type(console.app.pacer), "take", lambda _, snapshot: shown.append(snapshot))
         ages = [replace(console.snapshot, taken_at=NOW + timedelta(seconds=second)) for second in range(3)]
         for snapshot in ages:
             console.feed.publish(snapshot)
