@@ -30,9 +30,8 @@ from gputui.engine.feed import Feed
 from gputui.tui.actions import ActionDone, ActionFailed, ActionRequested, ActionThread, ExitChoice, StoreWaits
 from gputui.tui.commands import ANYWHERE_COMMANDS, APP_COMMANDS, WORK_COMMANDS, bindings, doer_of, place_of
 from gputui.tui.input_queue import InputQueue, KeyDone
-from gputui.tui.keymap import Keymap
+from gputui.tui.keymap import CHANGING, Keymap, Lacking, why_key_does_nothing
 from gputui.tui.notifications import Notifier
-from gputui.tui.places import CHANGING, Lacking, why_key_does_nothing
 from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.progress import Pace, ProgressDisplay, TaskStarted
 from gputui.tui.screens.job_screen import JobScreen

@@ -17,7 +17,7 @@ from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec
 from gputui.request import submitter
 from gputui.request.caller import LIMITS, is_taken_over
 from gputui.request.job_options import KEYS
-from gputui.runtime.accounts import account_of
+from gputui.runtime.host_processes import account_of
 from gputui.runtime.process.runtime import environment
 from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run

@@ -18,7 +18,7 @@ from gputui.domain.container import Launch
 from gputui.domain.errors import CauseCode, RuntimeFault
 from gputui.domain.job_spec import ContainerOptions, Inherited, JobSpec
 from gputui.domain.settings import RuntimeSettings
-from gputui.runtime.accounts import Account, ContainerUser, account_of, container_user
+from gputui.runtime.host_processes import Account, ContainerUser, account_of, container_user
 from gputui.runtime.process.runtime import ProcessRuntime, environment, plan_of
 from tests.cases import cases
 from tests.factories import uuid

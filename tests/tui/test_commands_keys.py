@@ -13,9 +13,8 @@ from gputui.domain.errors import InputError
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.text import width
 from gputui.tui.commands import COMMANDS
-from gputui.tui.keymap import Keymap
+from gputui.tui.keymap import Keymap, places
 from gputui.tui.keys import key_name, key_of
-from gputui.tui.places import places
 from gputui.tui.screens.help import Context, Help, arranged, help_lines
 from gputui.tui.screens.main import Main
 from tests.cases import cases

@@ -6,7 +6,7 @@ from gputui.domain.action import Hold
 from gputui.domain.settings import ConsoleSettings
 from gputui.tui.actions import ActionRequested
 from gputui.tui.commands import COMMANDS, bindings
-from gputui.tui.places import places
+from gputui.tui.keymap import places
 from tests.tui.console import Console, on_screen
 from tests.tui.sample import viewer
 

@@ -12,7 +12,7 @@ import pytest
 from textual.css.query import NoMatches
 
 from gputui.tui.commands import COMMANDS
-from gputui.tui.places import places
+from gputui.tui.keymap import places
 from gputui.tui.screens.menu import find_commands, offers
 from tests.tui.every import (
     eyes,

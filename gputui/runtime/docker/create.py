@@ -18,9 +18,9 @@ from gputui.domain.job_spec import ContainerOptions
 from gputui.domain.policy.availability import CDI_KIND
 from gputui.domain.settings import RuntimeSettings
 from gputui.domain.text import parse_size
-from gputui.runtime.accounts import Account, ContainerUser, container_user
 from gputui.runtime.docker.connection import bad_spec
 from gputui.runtime.docker.engine import EngineFacts, GpuMode
+from gputui.runtime.host_processes import Account, ContainerUser, container_user
 
 T = TypeVar("T")
 _AS_THEY_ARE = {

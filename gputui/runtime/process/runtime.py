@@ -35,9 +35,8 @@ from gputui.domain.settings import RuntimeSettings
 from gputui.domain.telemetry import Consumption
 from gputui.ports import Clock, LogStream
 from gputui.runtime import cgroups, host_processes
-from gputui.runtime.accounts import Account, account_name, account_of, refused
 from gputui.runtime.cgroups import ConsumptionReader
-from gputui.runtime.host_processes import read_stat
+from gputui.runtime.host_processes import Account, account_name, account_of, read_stat, refused
 from gputui.runtime.process import attempt_folder, wrapper
 from gputui.runtime.process.attempt_folder import (
     AttemptFolder,

@@ -34,10 +34,9 @@ from gputui.tui.commands import (
     bindings,
     bound_to,
 )
-from gputui.tui.keymap import keymap_of
+from gputui.tui.keymap import ALL_THERE, Lacking, by_group, keymap_of, lack
 from gputui.tui.keys import order_words
 from gputui.tui.notifications import Notification
-from gputui.tui.places import ALL_THERE, Lacking, by_group, lack
 from gputui.tui.present.cells import (
     BLUE,
     DIM,

@@ -19,9 +19,8 @@ from gputui.domain.gpu import GpuView, index_of
 from gputui.domain.job import Job
 from gputui.domain.text import broken, width
 from gputui.tui.commands import COMMANDS, Command, place_of
-from gputui.tui.keymap import keymap_of
+from gputui.tui.keymap import ALL_THERE, MENUS, Lacking, keymap_of, why_not
 from gputui.tui.keys import key_name
-from gputui.tui.places import ALL_THERE, MENUS, Lacking, why_not
 from gputui.tui.present.cells import AMBER, BLUE, DIM, PLAIN, STRONG, Cell, cell, fitted
 from gputui.tui.present.job import job_title
 from gputui.tui.screens.dialogs import Choose

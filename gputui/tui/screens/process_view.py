@@ -50,8 +50,7 @@ from gputui.tui.commands import (
     STOP_CONTAINER,
     bindings,
 )
-from gputui.tui.keymap import keymap_of
-from gputui.tui.places import MENUS
+from gputui.tui.keymap import MENUS, keymap_of
 from gputui.tui.present.cells import DIM, GROUND, STRONG, Cell, Column, PlacedColumn, cell
 from gputui.tui.present.gpu import label_of
 from gputui.tui.present.gpu_detail import several_graph_lines

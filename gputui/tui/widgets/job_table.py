@@ -19,8 +19,7 @@ from gputui.domain.job import Job
 from gputui.domain.queue_columns import absent_columns
 from gputui.domain.text import width
 from gputui.tui.commands import BY_NAME
-from gputui.tui.keymap import keymap_of
-from gputui.tui.places import ALL_THERE, Lacking, lack
+from gputui.tui.keymap import ALL_THERE, Lacking, keymap_of, lack
 from gputui.tui.present.cells import BLUE, DIM, PLAIN, STRONG, Cell, Column, PlacedColumn, Span, lay_out, width_of
 from gputui.tui.present.job import JobContext
 from gputui.tui.widgets.line_table import RIGHT, CursorMoved, Grip, LineTable, RowOpened
