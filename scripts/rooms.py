@@ -20,6 +20,7 @@ HOLDS = {
     "web": "consoles in a browser",
     "mcp": "tools for agents",
     "client": "the queue for programs",
+    "client_values": "what programs give and get",
     "tui": "screens, widgets, what they show",
     "metrics": "Prometheus: series, dashboards, rules",
     "tracing": "spans of jobs",
