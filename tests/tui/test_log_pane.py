@@ -162,6 +162,17 @@ async def test_unreadable_earlier_lines_are_reported() -> None:
         assert "line 0 " in console.screen_text
 
 
+async def test_an_error_is_found_in_the_last_lines_if_earlier_ones_are_unreadable() -> None:
+    console = Console()
+    console.logs.cuts_tails = True
+    async with reading([*LONG, *TRACE], console=console) as (_, pilot, pane):
+        console.logs.error = NotFoundError("it was removed")
+        await pilot.press("e")
+        await looked(pane, pilot)
+        assert pane.reading.note == "earlier lines cannot be read: it was removed"
+        assert "▶Traceback (most recent call last)" in console.screen_text
+
+
 async def test_long_lines_are_broken_and_cut_again() -> None:
     async with reading([*NUMBERED, b"\x1b[31m" + b"a" * 79 + b"b" * 79 + b"END", b"last"], (80, 40)) as (
         console,

@@ -63,6 +63,8 @@ class LogLoader:
     def __init__(self, view: LogView) -> None:
         self._view = view
         self.is_loading_earlier = False
+        self._then_earlier: Callable[[], None] = lambda: None
+        """What is to be done once earlier lines are here, or cannot be read."""
         self._shift: int | None = None
         """Position of a line from the start of the log, minus its number; None while unknown."""
         self._loading: int | None = None
@@ -73,7 +75,7 @@ class LogLoader:
 
         def earlier_failed(error: Exception) -> None:
             earlier = EarlierLines(fault=f"earlier lines cannot be read: {error}")
-            self._show_earlier(view.follower, earlier, lambda: None)
+            self._show_earlier(view.follower, earlier)
 
         self._reads = worker(earlier_failed)
         self._searches = worker(lambda error: self._show_scan(view.reading.search.hits, ScanResult(fault=str(error))))
@@ -85,7 +87,8 @@ class LogLoader:
             worker.close()
 
     def reset(self) -> None:
-        self.is_loading_earlier, self._shift, self._loading = False, None, None
+        self.is_loading_earlier, self._then_earlier = False, lambda: None
+        self._shift, self._loading = None, None
 
     # a search before the oldest line
 
@@ -112,7 +115,7 @@ class LogLoader:
             view.search_further()
             return
         finder.progress = BEGINS
-        lines, posted_at = reading.lines, 0.0
+        lines, first, posted_at = reading.lines, reading.lines.first, 0.0
         known = self._known(lines.skipped if lines.gap is not None else 0)
 
         def tell(progress: str) -> None:
@@ -128,7 +131,7 @@ class LogLoader:
 
         def work(is_wanted: IsWanted) -> Message:
             wanted = lambda: is_wanted() and self._is_wanted(finder)  # noqa: E731
-            result = scan(follower, pattern, known, lines.first, wanted, tell)
+            result = scan(follower, pattern, known, first, wanted, tell)
             return LogRead(lambda: self._show_scan(finder, result))
 
         (self._filters if finder is lines.filter else self._searches).ask(work)
@@ -171,22 +174,22 @@ class LogLoader:
         if wanted <= 0:
             self._view.show_note("older lines are not kept here: save the log to see all of it")
             return
-        self.is_loading_earlier = True
+        self.is_loading_earlier, self._then_earlier = True, then
         self._view.show_note("loading earlier lines…")
         known = self._known(self._view.reading.lines.skipped)
 
         def work(is_wanted: IsWanted) -> Message:
             earlier = read_earlier(follower, known, wanted, is_wanted)
-            return LogRead(lambda: self._show_earlier(follower, earlier, then))
+            return LogRead(lambda: self._show_earlier(follower, earlier))
 
         self._reads.ask(work)
 
-    def _show_earlier(self, follower: LogFollower | None, earlier: EarlierLines, then: Callable[[], None]) -> None:
+    def _show_earlier(self, follower: LogFollower | None, earlier: EarlierLines) -> None:
         """Prepend the lines; the oldest one keeps its place on the screen."""
         if follower is self._view.follower:
             self.is_loading_earlier, self._view.reading.note = False, earlier.fault
             self._view.reading.put_before(earlier)
-            then()
+            self._then_earlier()
             self._view.repaint()
             self._view.search_further()
 
