@@ -114,6 +114,16 @@ def test_an_end_is_recorded_that_scontrol_told_before_squeue_did(slurm: Controll
     assert told(slurm.cluster.job(7)) == (JobState.FAILED, 3, ())
 
 
+def test_an_end_without_a_known_moment_is_no_reason_to_fail(slurm: Controller) -> None:
+    slurm.submits()
+    slurm.lists(("", "FAILED"), shows="FAILED 3:0")
+    jobs = slurm.here / "jobs"
+    jobs.write_text(jobs.read_text().replace(str(slurm.begun + 90), "Unknown"))
+    slurm.cluster.snapshot()
+    slurm.lists()
+    assert slurm.cluster.job(7).state is JobState.FAILED
+
+
 def test_an_end_of_which_squeue_alone_told_has_the_exit_code_that_was_noted(slurm: Controller) -> None:
     slurm.submits()
     slurm.lists(("", "FAILED"))

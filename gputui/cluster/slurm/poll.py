@@ -168,8 +168,7 @@ class Ends:
             for job_id in [element_id(submitted.number, index) for index in array] if array else [submitted.number]:
                 known, is_open = recorded.get(job_id), True
                 if known is not None and known.row.life.is_terminal:
-                    is_recent = now - float(known.row.ended or 0) < _RETRIED
-                    is_open = known.row.state == listings.END_UNKNOWN and is_recent
+                    is_open = known.row.state == listings.END_UNKNOWN and now - float(known.row.ended or 0) < _RETRIED
                 if job_id not in listed and is_open:
                     found.append(unknown_end(job_id, submitted, user, known))
         completed = self.completed(found, has_accounting=has_accounting)
