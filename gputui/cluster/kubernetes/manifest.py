@@ -140,8 +140,6 @@ class PodOptions:
         options = self._options
         fields: dict[str, Any] = {"workingDir": options.workdir} if options.workdir else {}
         fields["imagePullPolicy"] = _PULL[options.pull or "missing"]
-        if self._mounts:
-            fields["volumeMounts"] = self._mounts
         context: dict[str, Any] = {"privileged": True} if options.privileged else {}
         context |= {"readOnlyRootFilesystem": True} if options.read_only else {}
         lists = {"add": options.cap_add, "drop": options.cap_drop}
@@ -155,7 +153,11 @@ class PodOptions:
                 context[field] = int(number)
             elif number:
                 self.left_out.append(f"--user={options.user}: a pod knows users and groups by their number only")
-        return fields | ({"securityContext": context} if context else {})
+        if context:
+            fields["securityContext"] = context
+        if self._mounts:
+            fields["volumeMounts"] = self._mounts
+        return fields
 
     def _add_mounts(self) -> None:
         options = self._options

@@ -147,9 +147,9 @@ def _granted(
         verbs.setdefault((call.group, what), {}).update(dict.fromkeys(call.verbs))
     rules = [{"apiGroups": [group], "resources": [what], "verbs": list(of)} for (group, what), of in verbs.items()]
     yield {"apiVersion": f"{RBAC}/v1", "kind": kind, "metadata": {"name": name} | place, "rules": rules}
-    manifest: dict[str, str] = {"kind": subject.kind, "name": subject.name}
+    named = {"kind": subject.kind, "name": subject.name}
     is_account = subject.kind == "ServiceAccount"
-    manifest |= {"namespace": subject.namespace} if is_account else {"apiGroup": RBAC}
+    manifest = named | {"namespace": subject.namespace} if is_account else {"apiGroup": RBAC} | named
     yield {
         "apiVersion": f"{RBAC}/v1",
         "kind": f"{kind}Binding",
