@@ -35,13 +35,13 @@ COMMANDS = {
 }
 """Commands whose functions are counted, in a queue of seven held jobs without a scheduler."""
 LIMITS: Mapping[str, float] = {
-    "files": 320,
-    "lines": 104_776,
-    "lines without optional parts": 91_015,
+    "files": 322,
+    "lines": 104_803,
+    "lines without optional parts": 91_041,
     "functions": 7_588,
     "lines per function": 13.81,
     "folders of more than 15 files": 5,
-    "modules with one importer": 47,
+    "modules with one importer": 48,
     "single-use functions of at most three lines, not tested alone": 137,
     "lines that ask for a cluster outside the backends": 0,
     "declarations of hold": 1,

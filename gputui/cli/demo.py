@@ -62,6 +62,7 @@ def run(options: Options) -> int:
     with startup.no_collections():
         directory = Path(tempfile.mkdtemp(prefix="gputui-demo-"))
         from gputui.console.console import Console  # Textual comes with it
+        from gputui.console.own_log import log_to_file
 
         here, opened_at = _here(options, directory), bootstrap.clock().now()
         backend, furnished = bootstrap.open_backend(here), threading.Event()
@@ -81,7 +82,7 @@ def run(options: Options) -> int:
             return hosting.demo_past(here, store(), opened_at - HISTORY)
 
         with closing(backend):
-            startup.log_to_file(here.state)
+            log_to_file(here.state)
             return Console(
                 here,
                 backend,

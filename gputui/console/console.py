@@ -26,7 +26,7 @@ from gputui.bootstrap import hosting
 from gputui.bootstrap.backend import open_console_backend
 from gputui.bootstrap.servers import ServersWatch, open_servers
 from gputui.config import Options, templates_path
-from gputui.console import serving, startup
+from gputui.console import own_log, serving, startup
 from gputui.domain.conditions import keyed
 from gputui.domain.errors import GputuiError
 from gputui.domain.snapshot import Notice, Snapshot
@@ -343,7 +343,7 @@ class Console:
         self._feed = Feed()
         self._open = prepare
         self._tidy_up = tidy_up
-        self._screens = ScreenSupervisor(self._app, startup.own_log_path(options.state))
+        self._screens = ScreenSupervisor(self._app, own_log.own_log_path(options.state))
         self._refusal: Exception | None = None
         make = partial(make_behind, self._feed)
         self._behind = BackgroundScheduler(make, self._feed, prepare=self._prepare, refuse=self._refuse)
@@ -470,7 +470,7 @@ def run(
     if servers:  # it keeps no queue and never schedules
         directory = startup.directory()
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        startup.log_to_file(directory, options.settings.log.format)
+        own_log.log_to_file(directory, options.settings.log.format)
         with closing(open_servers(servers)) as queues:
             watch, own = partial(ServersWatch, queues), replace(options, state=directory)
             return Console(own, queues, watch, preferences=preferences, hint="").run()
@@ -478,7 +478,7 @@ def run(
     with closing(open_console_backend(options, waiting)) as backend:
         about = backend.about()  # what cannot be reached at all is told before the screen is opened
         here = hosting.console_options(options, startup.directory(), about)
-        startup.log_to_file(here.state, options.settings.log.format)
+        own_log.log_to_file(here.state, options.settings.log.format)
         make = partial(
             hosting.make_behind,
             here,

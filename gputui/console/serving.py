@@ -28,7 +28,7 @@ from gputui import bootstrap
 from gputui.bootstrap import hosting
 from gputui.bootstrap.door import ServiceManager, keep_inherited, passed_listener
 from gputui.config import Options
-from gputui.console.startup import log_to_file, own_log_path
+from gputui.console.own_log import log_to_file, own_log_path
 from gputui.domain.errors import NotLeaderError, install_line
 from gputui.domain.snapshot import Notice, Snapshot
 from gputui.domain.text import format_duration, plain

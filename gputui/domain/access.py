@@ -14,7 +14,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from enum import IntEnum
-from hashlib import blake2b
 from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
@@ -167,6 +166,8 @@ def stored_key(key: str, method: str, path: str, query: Mapping[str, str], body:
 
 
 def digest(data: bytes) -> str:
+    from hashlib import blake2b  # loads OpenSSL, which most commands do without
+
     return blake2b(data, digest_size=8).hexdigest()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import select
-import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
@@ -12,6 +11,8 @@ from gputui.domain import frames
 from gputui.domain.errors import Cause, CauseCode, GputuiError, RuntimeFault
 
 if TYPE_CHECKING:
+    import socket
+
     from gputui.domain.frames import PendingInput
 
 
@@ -158,6 +159,7 @@ class FrameChannel:
 
 def peer_uid(connection: socket.socket) -> int:
     """Return the uid of the process at the other end, as recorded by the kernel when it connected or listened."""
+    import socket
     import struct
 
     uid: int = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]

@@ -124,6 +124,16 @@ def test_top_loads_no_app(state: Path) -> None:
     assert "platformdirs" not in loaded  # textual.app loads it
 
 
+EARLY = "import json, sys, gputui.{}; json.dump(sorted(sys.modules), sys.stdout)"
+
+
+@pytest.mark.parametrize("name", ["console.startup", "cli.top"])
+def test_little_is_loaded_before_the_early_probe_starts(name: str) -> None:
+    done = subprocess.run([sys.executable, "-c", EARLY.format(name)], capture_output=True, text=True, check=True)
+    late = {"hashlib", "logging.handlers", "rich", "socket", "textual", "gputui.tui.present", "gputui.tui.widgets"}
+    assert not late & set(json.loads(done.stdout))
+
+
 def test_the_commands_called_most_start_fast(tmp_path: Path) -> None:
     state = tmp_path / "state"
     store_waiting_jobs(state, 1000)

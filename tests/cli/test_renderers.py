@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from gputui.cli import queue as listing
 from gputui.cli import show as explaining
-from gputui.cli.top import FrameSize, frame
 from gputui.domain import arrays
 from gputui.domain.action import Cancel, Hold, SetPriority
 from gputui.domain.as_json import explanation_json, job_json
@@ -22,6 +21,7 @@ from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.engine.tick.snapshot_builder import with_plan
+from gputui.tui.frame import FrameSize, frame
 from gputui.tui.present.job import JobContext
 from gputui.tui.widgets.queue_folding import FOLD, EndedRows, Marks
 from gputui.tui.widgets.queue_rows import COLUMNS, ChosenColumns, QueueRows

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.console import startup
+from gputui.console import own_log
 from gputui.ports.monitor import about
 from tests.factories import uuid
 
@@ -30,7 +30,7 @@ def logger() -> Iterator[logging.Logger]:
 
 def test_a_line_of_json_has_the_fields_of_its_subject(logger: logging.Logger, tmp_path: Path) -> None:
     handler = logging.FileHandler(tmp_path / "log")
-    handler.setFormatter(startup.JsonFormatter())
+    handler.setFormatter(own_log.JsonFormatter())
     logger.addHandler(handler)
     logger.info("job %d attempt %d runs", 7, 2, extra=about(7, 2, [uuid(0)]))
     logger.warning("two\nlines")
@@ -76,7 +76,7 @@ def fields(data: bytes) -> list[tuple[str, str]]:
 
 
 def test_the_journal_gets_fields(logger: logging.Logger, journal: socket.socket, tmp_path: Path) -> None:
-    logger.addHandler(startup.JournalHandler(str(tmp_path / "journal")))
+    logger.addHandler(own_log.JournalHandler(str(tmp_path / "journal")))
     logger.error("job 7\nfailed", extra=about(7, 2, [uuid(0), uuid(1)]))
     got = fields(journal.recv(1 << 16))
     assert dict(got) | {"GPUTUI_GPU": ""} == {
@@ -95,7 +95,7 @@ def test_the_journal_gets_fields(logger: logging.Logger, journal: socket.socket,
 
 
 def test_a_long_entry_comes_as_a_file(logger: logging.Logger, journal: socket.socket, tmp_path: Path) -> None:
-    logger.addHandler(startup.JournalHandler(str(tmp_path / "journal")))
+    logger.addHandler(own_log.JournalHandler(str(tmp_path / "journal")))
     logger.info("x" * 2**20)
     _, [fd], *_ = socket.recv_fds(journal, 1, 1)
     with os.fdopen(fd, "rb") as file:
@@ -104,7 +104,7 @@ def test_a_long_entry_comes_as_a_file(logger: logging.Logger, journal: socket.so
 
 
 def test_a_journal_that_is_away_stops_nothing(logger: logging.Logger, tmp_path: Path) -> None:
-    logger.addHandler(startup.JournalHandler(str(tmp_path / "nowhere")))
+    logger.addHandler(own_log.JournalHandler(str(tmp_path / "nowhere")))
     logger.info("lost there")
 
 
@@ -112,6 +112,6 @@ def test_the_journal_is_recognised_by_its_stream(tmp_path: Path) -> None:
     with (tmp_path / "stream").open("w") as stream:
         status = os.fstat(stream.fileno())
         known = {"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"}
-        assert startup.is_journal(stream.fileno(), known)
-        assert not startup.is_journal(stream.fileno(), {"JOURNAL_STREAM": "1:2"})
-        assert not startup.is_journal(stream.fileno(), {})
+        assert own_log.is_journal(stream.fileno(), known)
+        assert not own_log.is_journal(stream.fileno(), {"JOURNAL_STREAM": "1:2"})
+        assert not own_log.is_journal(stream.fileno(), {})

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gputui.config import Options
-from gputui.console import serving, startup
+from gputui.console import own_log, serving
 from gputui.domain.snapshot import Leader
 from gputui.engine.leadership import Leadership, current_leader
 from tests.cli.conftest import Run
@@ -38,7 +38,7 @@ def root_logger() -> Iterator[logging.Logger]:
 def test_the_log_is_closed_to_others(tmp_path: Path, root_logger: logging.Logger) -> None:
     path = tmp_path / "gputui.log"
     path.touch(0o666)
-    startup.log_to_file(tmp_path)
+    own_log.log_to_file(tmp_path)
     logging.getLogger("gputui.test").warning("secretive")
     assert "secretive" in path.read_text()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from gputui.cli.top import FrameSize, frame
 from gputui.config import load_settings
 from gputui.domain.errors import InputError
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.text import width
 from gputui.tui.commands import COMMANDS
+from gputui.tui.frame import FrameSize, frame
 from gputui.tui.keymap import Keymap, places
 from gputui.tui.keys import key_name, key_of
 from gputui.tui.screens.help import Context, Help, arranged, help_lines

@@ -7,10 +7,10 @@ from datetime import timedelta
 from msgspec.structs import replace
 from rich.style import Style
 
-from gputui.cli.top import FrameSize, frame
 from gputui.domain.gpu import DiskUse
 from gputui.domain.gpu_history import Steady
 from gputui.domain.snapshot import EMPTY, Snapshot
+from gputui.tui.frame import FrameSize, frame
 from gputui.tui.present.cells import AMBER, PLAIN, RED, Cell, width_of
 from gputui.tui.present.status import summary_line
 from tests.cases import cases
