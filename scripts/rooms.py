@@ -24,7 +24,7 @@ HOLDS = {
     "tui": "screens, widgets, what they show",
     "metrics": "Prometheus: series, dashboards, rules",
     "tracing": "spans of jobs",
-    "bootstrap": "the choice of adapters: nothing else knows them",
+    "bootstrap": "the choice of adapters",
     "request": "one table of all that a job can ask for",
     "config": "settings and options",
     "engine": "scheduler, actions, hooks",
