@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import asdict
 
+from gputui import bootstrap
 from gputui.bootstrap import clusters
 from gputui.cli import completing, output, terminal
 from gputui.cli.job_ids import JobIds, Named, check_known, flat, ids_argument
@@ -163,8 +164,6 @@ def rbac(
     They are made from the list of calls that gputui doctor checks. Users see the jobs of all namespaces and the nodes,
     and submit, cancel, hold and read the output of jobs in their own namespace.
     """
-    from gputui.bootstrap import clusters
-
     named = {"User": user, "Group": group, "ServiceAccount": service_account}
     given = [(kind, name) for kind, name in named.items() if name]
     if len(given) != 1:
@@ -210,9 +209,6 @@ def migrate(
     submitted twice. The exit code is 1 if a job stays. Stop the scheduler first: it alone writes the queue while it
     runs. Running jobs go on.
     """
-    from gputui import bootstrap
-    from gputui.bootstrap import clusters
-
     if not dry_run and bootstrap.is_scheduled(local := session.options.local()):
         hint = "quit the console or stop `gputui serve`, and run gputui migrate again; running jobs go on"
         raise StoreBusyError("a scheduler has the queue and starts its jobs", where=str(local.state), hint=hint)
@@ -271,8 +267,6 @@ def export(session: Session, target: str, directory: Path | None, ids: tuple[tup
     They contain the values of the job's environment. The queue is not changed. Requests without a counterpart are
     listed on stderr. An array is one batch script, and a manifest for each element. Files that exist are not replaced.
     """
-    from gputui.bootstrap import clusters
-
     with session.backend() as backend:
         groups = list(grouped(jobs_of(backend.queue, flat(backend.queue, ids, lambda _: True))))
         name = backend.queue.store_id

@@ -14,7 +14,7 @@ from gputui.domain.arrays import Names
 from gputui.domain.as_json import gpu_json, host_json
 from gputui.domain.errors import GputuiError, NotFoundError
 from gputui.domain.gpu import GpuState, GpuView, HealthCode, Holder, find_gpu, short_names
-from gputui.domain.snapshot import Snapshot
+from gputui.domain.snapshot import Snapshot, kept_words, reservations_by_gpu
 from gputui.domain.text import format_duration, format_size, plain, plural
 from gputui.ports.backend import DirectBackend
 
@@ -89,8 +89,6 @@ def command(session: Session, as_json: bool) -> None:
         print_json([gpu_json(view) | {"node": node.name, "host": host_json(node.host)} for node, view in told])
         return
     short, several = short_names(view.gpu.shown_uuid for view in snapshot.gpus), len(snapshot.nodes) > 1
-    from gputui.domain.snapshot import kept_words, reservations_by_gpu
-
     by_gpu = reservations_by_gpu(snapshot) if snapshot.windows else {}
     kept = {uuid: kept_words(windows, snapshot.taken_at) for uuid, windows in by_gpu.items()}
     names = Names(snapshot.jobs)

@@ -17,7 +17,7 @@ import click
 from gputui import __version__, bootstrap, thin
 from gputui.cli import terminal
 from gputui.cli.session import Session
-from gputui.config import ensure_home, present_directory
+from gputui.config import Options, ensure_home, present_directory, resolve
 from gputui.domain.errors import AccessError, GputuiError, InputErrors, ParseLocallyError
 from gputui.domain.job_spec import RUNTIMES
 from gputui.domain.text import plain
@@ -25,7 +25,6 @@ from gputui.domain.text import plain
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from gputui.config import Options
     from gputui.domain.access import Caller
     from gputui.domain.settings import ServerSettings
     from gputui.ports.backend import DirectBackend, RunCommand
@@ -380,7 +379,6 @@ def resume(asked: thin.Unanswered) -> int | None:
     None: nothing was done, and the command is for this process.
     """
     from gputui.bootstrap.owner import ask_again
-    from gputui.config import resolve
     from gputui.domain.access import stored_key
 
     try:

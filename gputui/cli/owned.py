@@ -22,13 +22,12 @@ from gputui.domain.access import Caller
 from gputui.domain.errors import AccessError, ParseLocallyError, StoreBusyError
 from gputui.domain.job_spec import Inherited
 from gputui.domain.text import user_name
-from gputui.ports.backend import ERR, OUT, UNPRINTED, CommandLine, CommandResult
+from gputui.ports.backend import ERR, OUT, UNPRINTED, CommandLine, CommandResult, DirectBackend
 from gputui.request.caller import LIMITS, elsewhere
 from gputui.request.submitter import Submitter
 
 if TYPE_CHECKING:
     from gputui.config import Options
-    from gputui.ports.backend import DirectBackend
 
 MOST_SAID = 16 * 1024**2
 """Bytes that a command may say; one that says more is run by its client, a part at a time."""

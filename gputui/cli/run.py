@@ -28,12 +28,7 @@ from gputui.cli.conversation import (
 from gputui.cli.job_ids import Named, OneJobId, resolve_one
 from gputui.cli.main import INTERRUPTED
 from gputui.cli.session import Session, pass_session
-from gputui.cli.submit import (
-    check_runtime,
-    confirm_times,
-    tell,
-    with_elements,
-)
+from gputui.cli.submit import check_runtime, confirm_times, tell, with_elements
 from gputui.cli.terminal import discard, discard_stdout
 from gputui.cli.wait import print_log, wait_until_started, was_started
 from gputui.domain.action import Cancel

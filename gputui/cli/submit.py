@@ -15,7 +15,7 @@ from gputui.cli.session import Session, pass_session
 from gputui.cli.terminal import print_done
 from gputui.domain.cluster import array_of, is_element
 from gputui.domain.errors import GputuiError, InputError
-from gputui.domain.job_spec import DEFAULT_BACKOFF
+from gputui.domain.job_spec import DEFAULT_BACKOFF, JobId, JobSpec, Submission
 from gputui.domain.spec_values import check_gpus
 from gputui.domain.submit_action import SubmitJobs
 from gputui.domain.text import format_duration, local_time, plain, ranges
@@ -28,7 +28,6 @@ from gputui.request.submitter import SubmitCommand
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from gputui.domain.job_spec import JobId, JobSpec, Submission
     from gputui.ports.backend import DirectBackend
 
 MOST_TOLD = 5

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-from msgspec import Struct
+from msgspec import Struct, ValidationError
 
 from gputui.domain.cluster import check_probe_command, parse_engine
 from gputui.domain.decoding import convert
@@ -37,6 +37,8 @@ from gputui.domain.settings import (
     TenantSettings,
     TracesSettings,
     Window,
+    parse_ssh_address,
+    parse_weekly,
 )
 from gputui.domain.text import lacks_unit, parse_duration, parse_size, shown, user_name
 
@@ -242,8 +244,6 @@ def _check_text(key: str, value: object, where: str) -> None:
     if key in _PARSED:
         _PARSED[key](str(value), where)
     elif key == "weekly" and value:
-        from gputui.domain.settings import parse_weekly  # few sites send a report
-
         parse_weekly(str(value), where=where)
     elif isinstance(value, str) and not value.isprintable():
         raise InputError("has control characters", where=where)
@@ -442,8 +442,6 @@ def _check_servers(rows: object, where: str) -> None:
         if names.count(name) > 1:
             raise InputError(f"{shown(str(name))} is there twice", where=f"{where}.name")
         if address := row.get("address"):
-            from gputui.domain.settings import parse_ssh_address  # for consoles over several servers
-
             parse_ssh_address(str(address), f"{where}.address")
 
 
@@ -562,11 +560,9 @@ def _of_text(key: str, annotation: str, text: str, where: str) -> object:
 
 def _converted_table(table: str, keys: object, source: str) -> Any:
     """Return the settings of one table; msgspec reads in the types of these alone, which takes a while for all."""
-    import msgspec
-
     try:
         return convert(keys, tuple[ServerSettings, ...] if table == SERVERS else TABLES[table])
-    except msgspec.ValidationError as error:
+    except ValidationError as error:
         what, _, path = str(error).partition(" - at `$")
         raise InputError(what[:1].lower() + what[1:], where=f"{source}: {table}{path.rstrip('`')}") from error
 

@@ -7,22 +7,20 @@ is changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from msgspec import Struct
 
 from gputui.domain.access import Caller
 from gputui.domain.cluster import Caps
-from gputui.domain.container import ExecRequest
+from gputui.domain.container import ExecRequest, ProcessRow, Shell
 from gputui.domain.settings import PolicySettings, SchedulerSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
     from datetime import datetime
 
     from gputui.domain.action import Action
-    from gputui.domain.container import ProcessRow, Shell
     from gputui.domain.gpu import Gpu
     from gputui.domain.job import Attempt, Job
     from gputui.domain.job_spec import JobId, Submission

@@ -14,7 +14,7 @@ from gputui.domain import docker_args
 from gputui.domain.errors import InputError
 from gputui.domain.text import parse_duration, parse_size, quoted
 from gputui.request import caller
-from gputui.request.job_values import any_text, one_line, token
+from gputui.request.job_values import any_text, one_line, size_text, token
 
 MAX_PROFILE = 1024**2
 """Bytes of a seccomp profile."""
@@ -181,8 +181,6 @@ def swap(text: str, where: str) -> int:
 
 
 def swap_text(size: int) -> str:
-    from gputui.request.job_values import size_text
-
     return "-1" if size == -1 else size_text(size)
 
 

@@ -20,7 +20,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui.config import present_directory
-from gputui.domain.errors import InputError
+from gputui.domain.errors import InputError, InputErrors
 from gputui.domain.job_spec import (
     DEFAULT_BACKOFF,
     MAX_NAME,
@@ -174,8 +174,6 @@ class _Reader(Struct):
 
 def raised(faults: Iterable[InputError]) -> None:
     """Raise the errors: one as it is, several together."""
-    from gputui.domain.errors import InputErrors
-
     found = tuple(faults)
     if len(found) == 1:
         raise found[0]
