@@ -18,13 +18,12 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui import bootstrap
-from gputui import config as options
+from gputui import bootstrap, config
 from gputui.bootstrap import upkeep
 from gputui.cli import terminal
 from gputui.cli.offered_files import agreed, agrees, changes, listing, write
 from gputui.cli.session import Session, pass_session
-from gputui.config import SERVICE_SOCKET, Options, typed_path
+from gputui.config import ROOT_STATE, SERVICE_SOCKET, Options, typed_path
 from gputui.domain.access import EVERYBODY
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job_spec import RUNTIMES
@@ -58,7 +57,7 @@ def plan(found: Options, group: str, *, converts: bool) -> UsersPlan:
         except KeyError:
             hint = f"make it: groupadd {name[1:]}, and add users: usermod --append --groups {name[1:]} USER"
             raise InputError(f"there is no group {name[1:]!r}", where=_OPTION, hint=hint) from None
-    path = found.site or found.config or options.SITE_CONFIG
+    path = found.site or found.config or config.SITE_CONFIG
     text = ""
     with suppress(FileNotFoundError):
         text = path.read_text(encoding="utf-8")
@@ -284,7 +283,6 @@ SOCKET_UNIT = "gputui.socket"
 _BACKUP = ("gputui-backup.service", "gputui-backup.timer")
 ALL_UNITS = (SOCKET_UNIT, SERVICE, *_BACKUP)
 _PLAIN = re.compile(r"[\w/.,:@+=-]+", re.ASCII)
-_DEFAULT_STATE = Path("/var/lib/gputui")
 _FOR_JOBS = frozenset(
     {"ProtectControlGroups", "ProtectHome", "ProtectSystem", "PrivateTmp", "RestrictNamespaces", "RestrictSUIDSGID"}
     | {"SystemCallFilter", "NoNewPrivileges", "CapabilityBoundingSet"}
@@ -398,14 +396,14 @@ def _has_other_users(options: Options) -> bool:
     try:
         return options.state.stat().st_uid != 0
     except FileNotFoundError:
-        return options.state != _DEFAULT_STATE and os.geteuid() != 0  # who makes it; systemd makes the default one
+        return options.state != ROOT_STATE and os.geteuid() != 0  # who makes it; systemd makes the default one
     except OSError:
         return False
 
 
 def _is_made_by_systemd(options: Options) -> bool:
     """Return whether the unit may leave the state directory to systemd, which gives all files in it to root."""
-    return options.state == _DEFAULT_STATE and not _has_other_users(options)
+    return options.state == ROOT_STATE and not _has_other_users(options)
 
 
 def _relaxed(name: str, left_out: Collection[str], changed: Mapping[str, str], further: Iterable[str]) -> str:

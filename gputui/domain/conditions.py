@@ -401,7 +401,6 @@ class ConditionTracker:
         return self.shown
 
 
-_NO_FAULT = frozenset({ProbeCode.OK, ProbeCode.STARTING, ProbeCode.NO_PROBE})
 _MOST_NODES = 4
 """Maximum number of nodes that are named."""
 
@@ -478,7 +477,7 @@ def _not_read(node: Node, where: str, snapshot: Snapshot) -> Iterable[Condition]
 
 def _unread_nodes(snapshot: Snapshot) -> Iterator[Condition]:
     """Yield that probes of a cluster's nodes read nothing; a node on which none is wanted is not a problem."""
-    unread = [node for node in snapshot.nodes if node.gpus and node.probe.code not in _NO_FAULT]
+    unread = [node for node in snapshot.nodes if node.gpus and node.probe.code not in _HARMLESS]
     if not unread or not snapshot.engine_decides:
         return
     first = unread[0]
