@@ -138,13 +138,11 @@ def _edit_of(
     after |= {"image": image} if image is not None else {}
     after |= {"command": shlex.join(command)} if command else {}
     if in_editor:
-        from gputui.request.edits import Editor
-
         words = drafts.split_words(after.get("env", ""), "--env")
         typed = dict(word.partition("=")[::2] for word in words if "=" in word)
         hidden = {**drafts.env_values(job.spec), **typed}
         head = f"Job {job.id} takes over the changes that you save in this file; leave it as it is to change nothing."
-        found = Editor(head).edit(drafts.masked(after), by)
+        found = edits.Editor(head).edit(drafts.masked(after), by)
         after = drafts.revealed(found, hidden) if found is not None else dict(after)
     try:
         return edits.read(job, before, after, by)
@@ -156,10 +154,11 @@ def _edit_of(
 
 def _confirmation(before: Job, after: Job, by: Submitter, who: str, *, plans: bool) -> str:
     """Return `edited job 12: time_limit 4h (was 2h)`; values of the environment are not shown."""
-    was, now = (drafts.masked(edits.draft_of(job, by.now)) for job in (before, after))
-    names = edits.changed(edits.draft_of(before, by.now), edits.draft_of(after, by.now))
+    was, now = (edits.draft_of(job, by.now) for job in (before, after))
+    names = edits.changed(was, now)
     if not names:
         return f"nothing was changed: {who} {'were' if ':' in who else 'was'} like that already"
+    was, now = drafts.masked(was), drafts.masked(now)
 
     def change(name: str) -> str:
         option, old, new = name.replace("_", "-"), was.get(name, ""), now.get(name, "")
