@@ -92,12 +92,7 @@ def local(store: KeptStore) -> DirectBackend:
     return cast("DirectBackend", LocalBackend(Options(Path("/nonexistent")), owned=owned))
 
 
-BY_OWNER = frozenset(
-    [
-        "cron", "explain", "gpus", "gpus_asked_for", "history", "hostile_names", "job_actions", "job_ids", "queue",
-        "requeue", "reserve", "resume", "show", "submit", "sweep", "tenant", "times_everywhere",
-    ]
-)  # fmt: skip
+BY_OWNER = thin.COMMANDS | {"gpus_asked_for", "hostile_names", "job_actions", "job_ids", "sweep", "times_everywhere"}
 """Modules of tests whose commands the owner of a queue runs, each by the name of its file.
 
 `test_both_ways` shows that these commands say and do the same in a process of their own.
