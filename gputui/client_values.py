@@ -1,4 +1,4 @@
-"""What programs give `Client`, and get from it: jobs, GPUs, events, and the options of a job."""
+"""Values that programs give `Client`, and get from it: jobs, GPUs, events, and the options of a job."""
 
 from __future__ import annotations
 

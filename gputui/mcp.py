@@ -351,12 +351,12 @@ class Tools:
         body, query = own_json(NewJobs((submission,))), {"dry_run": is_dry}
         new = self._client.ask("POST", "/v1/jobs", body, result=NewIds, query=query, key=key)
         spec = submission.spec
-        made = {"name": spec.name, "priority": spec.priority, "gpus": spec.gpus.minimum}
+        chosen = {"name": spec.name, "priority": spec.priority, "gpus": spec.gpus.minimum}
         if not is_dry:
-            return encoded(ids_row(list(new.ids)) | made)
+            return encoded(ids_row(list(new.ids)) | chosen)
         start = next(iter(new.expected), None)
         when = "not known" if start is None else start.isoformat()
-        return encoded({"dry_run": True, "jobs": len(new.ids), "expected_start_at": when} | made)
+        return encoded({"dry_run": True, "jobs": len(new.ids), "expected_start_at": when} | chosen)
 
     def cancel_jobs(self, given: Any) -> str:
         """End running jobs, and take waiting ones out of the queue: all of them or none. It cannot be undone."""

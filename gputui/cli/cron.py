@@ -207,11 +207,11 @@ class RecurringIds(click.ParamType[tuple[JobId, ...]]):
                 entries = backend.queue.recurring().values()
         except (GputuiError, OSError):  # a shell that completes shows no errors
             return []
-        told = {
+        texts = {
             str(entry.id): f"{entry.expression} {entry.name or submission_words(entry.submission)}" for entry in entries
         }
         return [
-            CompletionItem(name, help=plain(about, 60)) for name, about in told.items() if name.startswith(incomplete)
+            CompletionItem(name, help=plain(text, 60)) for name, text in texts.items() if name.startswith(incomplete)
         ]
 
 

@@ -166,13 +166,13 @@ class JobIds(click.ParamType[tuple[Named, ...]]):
         except (GputuiError, OSError):  # a shell that completes shows no errors
             return []
         # `7` for each single job, and `12` once for the elements of an array
-        whole = {str(job.id if job.array is None else job.array.id): job for job in reversed(entries)}
+        entry_names = {str(job.id if job.array is None else job.array.id): job for job in reversed(entries)}
         elements = (  # `12_5` for each element of an array, and `7` for each single job
             (f"{job.array.id}_{index}" if job.array else str(job.id), job)
             for job in entries
             for index in (job.indices if job.array else (0,))
         )
-        named = elements if "_" in incomplete else reversed(whole.items())
+        named = elements if "_" in incomplete else reversed(entry_names.items())
         found = islice(((word, job) for word, job in named if word.startswith(incomplete)), MAX_COMPLETIONS)
         return [CompletionItem(word, help=plain(f"{job.state.short} {job.name}", 40)) for word, job in found]
 

@@ -148,11 +148,11 @@ def sentences(history: JobHistory, found: Mapping[str, Figures], offered: float,
 
 def meaning(found: Mapping[str, Figures], history: JobHistory) -> str:
     """Return a sentence on the effect of a static split; empty unless that policy was replayed."""
-    if "plan" not in found or "static-equal" not in found:
+    if PLAN not in found or "static-equal" not in found:
         return ""
     if len({job.tenant for job in history.jobs}) < 2:
         return "All jobs belong to one tenant: there is nothing to split."
-    ours, split = found["plan"], found["static-equal"]
+    ours, split = found[PLAN], found["static-equal"]
 
     def wait(seconds: float) -> str:
         return format_duration(timedelta(seconds=seconds))
@@ -432,10 +432,10 @@ def command(
     if tried and not policies:
         names = [PLAN]
     found = replay.figures(names, base, tried)
-    told = replay.notes([base, *tried])
-    told += sentences(source.own, found, replay.offered, replay.limits) if source.own else []
+    remarks = replay.notes([base, *tried])
+    remarks += sentences(source.own, found, replay.offered, replay.limits) if source.own else []
     if as_json:
-        print_json(replay.as_object(base, tried, told, found))
+        print_json(replay.as_object(base, tried, remarks, found))
         return
     head = replay.head()
     at = "all at the same time" if head["load"] is None else f"load {head['load']:.2f}"
@@ -444,7 +444,7 @@ def command(
     lines += [f"set: {base.name}"] if base.changes else []
     lines += [] if tried and not policies else policy_table(found, {each.name for each in tried})
     lines += comparison_table(base, tried, found) if tried else []
-    terminal.write("\n".join([*lines, *wrapped(told)]) + "\n")
+    terminal.write("\n".join([*lines, *wrapped(remarks)]) + "\n")
 
 
 LONGEST_LIMIT = 72 * 3600.0
@@ -574,13 +574,13 @@ class Replay(Struct, frozen=True):
         keys = {key for each in tried for key in each.changes}
         stays = "policy.preemption" in keys and not any(job.preemptible for job in self.jobs)
         unnamed = "policy.predict" in keys and all(job.is_limited or not job.name for job in self.jobs)
-        told = {
+        remarks = {
             f"{plural(wide, 'job')} that asked for more GPUs than there are: replayed with {there}.": wide,
             f"{plural(long, 'job')} that ran longer than {longest}: replayed with that.": long,
             "No job here may be preempted, so policy.preemption changes nothing.": stays,
             "No job here has a name and no limit, so policy.predict changes nothing.": unnamed,
         }
-        return [sentence for sentence, is_true in told.items() if is_true]
+        return [sentence for sentence, is_true in remarks.items() if is_true]
 
     def head(self) -> dict[str, Any]:
         return {
@@ -593,7 +593,7 @@ class Replay(Struct, frozen=True):
         }
 
     def as_object(
-        self, base: Variant, tried: Sequence[Variant], told: Sequence[str], found: dict[str, Figures]
+        self, base: Variant, tried: Sequence[Variant], remarks: Sequence[str], found: dict[str, Figures]
     ) -> dict[str, Any]:
         head = self.head() | {"settings": settings_json(base.settings, base.changes)}
         if self.source.own is not None:
@@ -607,8 +607,8 @@ class Replay(Struct, frozen=True):
                 "shared": own.shared,
                 "without_limit": sum(job.stated is None for job in own.jobs),
             }
-        if told or self.source.own is not None:
-            head |= {"notes": list(told)}
+        if remarks or self.source.own is not None:
+            head |= {"notes": list(remarks)}
         if tried:
             head["variants"] = {each.name: settings_json(each.settings, each.changes) for each in tried}
         return head | {"policies": {name: asdict(each) for name, each in found.items()}}

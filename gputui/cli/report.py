@@ -286,17 +286,17 @@ class Replayed(Struct, frozen=True):
     jobs: int
     gpus: int
     figures: Mapping[str, Figures]
-    told: tuple[str, ...]
+    notes: tuple[str, ...]
 
     def lines(self) -> list[str]:
         from gputui.cli import replay
 
         head = f"What if: {self.jobs:,} of these jobs, replayed on {self.gpus} GPUs"
-        return ["", head, *replay.policy_table(self.figures, ()), *replay.wrapped(self.told)]
+        return ["", head, *replay.policy_table(self.figures, ()), *replay.wrapped(self.notes)]
 
     def as_json(self) -> Json:
         policies = {name: asdict(each) for name, each in self.figures.items()}
-        return {"jobs": self.jobs, "gpus": self.gpus, "policies": policies, "notes": list(self.told)}
+        return {"jobs": self.jobs, "gpus": self.gpus, "policies": policies, "notes": list(self.notes)}
 
 
 def replay_jobs(session: Session, found: Report) -> Replayed:
@@ -312,8 +312,8 @@ def replay_jobs(session: Session, found: Report) -> Replayed:
     prepared = replay.Replay.of(source, None, None, None, None, None)
     base = replay.changed(source.settings, ())
     figures = prepared.figures(replay.POLICY_NAMES, base, [])
-    told = replay.sentences(source.own, figures, prepared.offered, prepared.limits) if source.own else []
-    return Replayed(len(prepared.jobs), prepared.site.gpus, figures, tuple(told))
+    notes = replay.sentences(source.own, figures, prepared.offered, prepared.limits) if source.own else []
+    return Replayed(len(prepared.jobs), prepared.site.gpus, figures, tuple(notes))
 
 
 FORMATS = ("table", "csv", "json", "html")
@@ -602,7 +602,7 @@ def _what_if(replayed: Replayed) -> str:
         cells = "".join(f'<td data-value="{value}">{text}</td>' for value, text in zip(values, shown, strict=True))
         rows.append(f"<tr><td>{escape(name)}</td>{cells}</tr>")
     heads = "".join(_head(title, "") for title in titles)
-    notes = "".join(f"<p>{escape(note)}</p>" for note in replayed.told)
+    notes = "".join(f"<p>{escape(note)}</p>" for note in replayed.notes)
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
     head = f"<h2>What if: {replayed.jobs:,} of these jobs, replayed on {replayed.gpus} GPUs</h2>"
     return f'{head}<div class="wide">{table}</div>{notes}'

@@ -23,7 +23,7 @@ from gputui.domain.errors import InputError
 from gputui.domain.gpu import Gpu, find_gpu, short_names
 from gputui.domain.job_spec import MAX_PRIORITY
 from gputui.domain.settings import Window
-from gputui.domain.snapshot import Snapshot, StandingRule, WindowView
+from gputui.domain.snapshot import Snapshot, StandingRule, WindowView, effective_policy
 from gputui.domain.text import DURATION_HINT, format_duration, local_time, plural, quoted
 from gputui.request import job_values
 from gputui.request import reservation as asked
@@ -135,8 +135,6 @@ def list_(session: Session, as_json: bool) -> None:
         return
     rows = [_row(view, snapshot) for view in found]
     written = output.lines(COLUMNS, rows, terminal.width()) if rows else ["no reservations"]
-    from gputui.domain.snapshot import effective_policy
-
     priority = effective_policy(session.options.settings.policy, snapshot.controls).standing_priority
     if priority is not None:
         source = "command" if snapshot.controls.standing else "file"

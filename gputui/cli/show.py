@@ -27,13 +27,12 @@ from gputui.domain.job import Attempt, Job, element_spec, sweep_values
 from gputui.domain.job_spec import JobSpec
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, Reason
-from gputui.domain.telemetry_series import summary_lines
+from gputui.domain.telemetry_series import Measured, summary_lines
 from gputui.domain.text import format_duration, format_size, plain
 from gputui.request.job_options import DOCKER_KEYS
 
 if TYPE_CHECKING:
     from gputui.domain.policy.whatif import Explanation
-    from gputui.domain.telemetry_series import Measured
 
 
 LABEL = 22
@@ -225,8 +224,8 @@ def explain_command(session: Session, as_json: bool, ids: tuple[Named, ...]) -> 
     now = bootstrap.clock().now()
     if plans:
         with session.forecast():
-            told = explain(snapshot, job, session.options.settings, now)
-        as_object, lines = explanation_json(job, told), explained(job, told, now)
+            found = explain(snapshot, job, session.options.settings, now)
+        as_object, lines = explanation_json(job, found), explained(job, found, now)
     else:
         as_object, lines = engine_json(job, snapshot), engine_story(job, snapshot)
     if as_json:
@@ -235,19 +234,19 @@ def explain_command(session: Session, as_json: bool, ids: tuple[Named, ...]) -> 
         terminal.write_lines(f"{plain(line)}\n" for line in lines)
 
 
-def explained(job: Job, told: Explanation, now: datetime) -> Iterator[str]:
+def explained(job: Job, found: Explanation, now: datetime) -> Iterator[str]:
     from gputui.domain.policy.whatif import describe_terms
 
-    yield f"job {job.shown_id} {plain(job.name, 120)}: number {told.position} of {told.waiting} waiting"
-    yield f"why       {told.reason.local(now) if told.reason else 'it starts in the next pass of the scheduler'}"
-    if told.expected_start_at is not None:
-        left = format_duration(told.expected_start_at - now)
-        yield f"expected  {told.expected_start_at.astimezone():%Y-%m-%d %H:%M:%S %Z}, in {left}"
-    yield f"how sure  {told.certainty}"
-    if told.waits_for:
-        yield "waits for " + ", ".join(f"job {other}" for other in told.waits_for)
-    yield f"score     {told.terms.total:.3f}"
-    for term in describe_terms(job, told):
+    yield f"job {job.shown_id} {plain(job.name, 120)}: number {found.position} of {found.waiting} waiting"
+    yield f"why       {found.reason.local(now) if found.reason else 'it starts in the next pass of the scheduler'}"
+    if found.expected_start_at is not None:
+        left = format_duration(found.expected_start_at - now)
+        yield f"expected  {found.expected_start_at.astimezone():%Y-%m-%d %H:%M:%S %Z}, in {left}"
+    yield f"how sure  {found.certainty}"
+    if found.waits_for:
+        yield "waits for " + ", ".join(f"job {other}" for other in found.waits_for)
+    yield f"score     {found.terms.total:.3f}"
+    for term in describe_terms(job, found):
         yield f"  {term.name:<10}  {term.points:8.3f}  {term.of}".rstrip()
     if job.topped_at:
         yield "  at the head of the queue by hand, before any score"

@@ -1,4 +1,4 @@
-"""Who may do what, and who did: callers and their roles, the audit log, idempotency keys.
+"""Rights and records: callers and their roles, the audit log, idempotency keys.
 
 The kernel tells who asks (credentials of a Unix socket, or of this process); nothing that a user can write decides it.
 

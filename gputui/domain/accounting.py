@@ -313,17 +313,17 @@ class _Books:
         """Add the part of an attempt in the period, with its share by time of the figures measured for the whole."""
         gpus = attempt.gpu_count * attempt.gpu_share
         stopped = tuple(suspensions(attempt, end)) if attempt.suspended_at or attempt.suspensions else ()
-        whole, standing = end - start, _overlap(stopped, start, end)
-        figures, result = measured(attempt, whole * gpus), outcome(attempt)
+        lasted, standing = end - start, _overlap(stopped, start, end)
+        figures, result = measured(attempt, lasted * gpus), outcome(attempt)
         pieces = self._pieces(attempt, max(start, self._low), min(end, self._high), key)
         for group, low, high, share in pieces:
             target, seconds, width = self.groups[group], high - low, gpus * share
             target.gpu_time[result] = target.gpu_time.get(result, 0.0) + seconds * width
-            if not whole:
+            if not lasted:
                 continue
             stood = _overlap(stopped, low, high)
-            of_time = share * seconds / whole
-            of_work = share * ((seconds - stood) / (whole - standing) if whole > standing else 0.0)
+            of_time = share * seconds / lasted
+            of_work = share * ((seconds - stood) / (lasted - standing) if lasted > standing else 0.0)
             target.suspended += stood * width
             target.known += figures.known * of_time
             target.busy_known += figures.busy * of_work

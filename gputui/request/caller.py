@@ -1,4 +1,4 @@
-"""What a request takes from its caller: environment, umask and limits of a host job, and the files that its words name.
+"""Input from the caller of a request: environment, umask and limits of a host job, and the files that its words name.
 
 Files are read with the rights of whoever typed the words. The process that owns a queue runs commands for others, and
 may be root: it reads none of their files, and does not even look where their links lead.

@@ -100,11 +100,11 @@ def read_further(text: str) -> dict[str, str]:
     }
 
 
-def further_text(whole: Draft) -> str:
+def further_text(draft: Draft) -> str:
     """Return the rarer options of a draft as one text, as on a command line: a form has a single field for them."""
     found = []
     for name in FURTHER_NAMES:
-        key, text = BY_NAME[name], text_of(whole, name)
+        key, text = BY_NAME[name], text_of(draft, name)
         if text and key.kind is OptionKind.FLAG:
             found.append(key.option)
         elif text:

@@ -425,7 +425,7 @@ class Prospect(Struct, frozen=True):
     has_others: bool = True
     """True if the effect on other jobs is known."""
     note: str = ""
-    """What an engine decides for the job."""
+    """Decision of an engine about the job."""
 
 
 def prospect(
