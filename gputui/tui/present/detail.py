@@ -42,6 +42,7 @@ from gputui.tui.present.cells import (
     fitted,
     graph,
     in_full,
+    joined,
     load_style,
     second,
     width_of,
@@ -335,13 +336,13 @@ def _one(row: GpuRow, room: int, since: datetime | None, *, has_graphs: bool) ->
     view = row.view
     wrong = [gpu_cells(row, "state", 7)] if view.stale or not view.health.is_schedulable else []
     wrong += [slowed] if (slowed := slowed_cell(view.current, 60)) else []
-    if room >= max(_LIMIT_FROM, width_of(_apart([*parts, *wrong])) + _LIMIT):
+    if room >= max(_LIMIT_FROM, width_of(joined([*parts, *wrong], _GAP)) + _LIMIT):
         parts[-1] = (
             *fitted(gpu_cells(row, "power", 5), 5, right=True),
             (" of ", DIM),
             *fitted(gpu_cells(row, "power_limit", 5), 5),
         )
-    line = _apart([*parts, *wrong])
+    line = joined([*parts, *wrong], _GAP)
     line = tuple(fitted(line, min(room, width_of(line))))
     steps = min(_MOST_STEPS, room - width_of(line) - len("   in 10m00s"))
     held = 0 if since is None or row.now is None else min(len(row.past.steps), (row.now - since) // STEP)
@@ -367,11 +368,7 @@ def _all_of_them(rows: Sequence[GpuRow]) -> Line:
     parts += [cell(f"{len(rows) - len(samples)} not read", AMBER)] if len(samples) < len(rows) else []
     slowed, is_fault = sum(bool(each.slowed) for each in samples), any(each.has_slowing_fault for each in samples)
     parts += [cell(f"{slowed} slowed", tone_of_kind(slowed_kind(is_fault=is_fault)).style)] if slowed else []
-    return f"{len(rows)} GPUs", _apart(parts)
-
-
-def _apart(parts: Sequence[Cell]) -> Cell:
-    return tuple(span for i, part in enumerate(parts) for span in ((_GAP, *part) if i else part))
+    return f"{len(rows)} GPUs", joined(parts, _GAP)
 
 
 LEAST = 3

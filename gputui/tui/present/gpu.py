@@ -31,6 +31,7 @@ from gputui.tui.present.cells import (
     cell,
     fitted,
     graph,
+    joined,
     past_graph,
     span_words,
     split_at_word,
@@ -154,7 +155,7 @@ def holder_parts(row: GpuRow, room: int, *, has_holder: bool = True) -> list[Cel
 
 
 def with_dots(parts: Sequence[Cell]) -> Cell:
-    return tuple(span for i, part in enumerate(parts) for span in (((" · ", DIM), *part) if i else part))
+    return joined(parts, (" · ", DIM))
 
 
 def _holder(row: GpuRow, room: int) -> Cell | None:

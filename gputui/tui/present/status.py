@@ -246,8 +246,8 @@ def status_line(
     right = alarm_words(found, rest, key)
     held, stranded = _counted(Same(snapshot.jobs), frozenset(snapshot.progress))[2], snapshot.fragmentation
     for count, words in ((held, " held"), (stranded, " free that no waiting job can use")):
-        joined = (*right, *((("  ", DIM),) if right else ()), (str(count), PLAIN), (words, DIM))
-        right = joined if count and width_of(joined) <= rest else right
+        longer = (*right, *((("  ", DIM),) if right else ()), (str(count), PLAIN), (words, DIM))
+        right = longer if count and width_of(longer) <= rest else right
     return (*left, _BAR, *right) if right else left
 
 
