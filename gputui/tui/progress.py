@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct, field
@@ -95,6 +95,10 @@ class LatestWorker(Struct, eq=False):
             self.tell(message)
 
 
+_AGED = timedelta(seconds=10)
+"""Age from which a forecast is renewed even without changes, since starts and scores move with time."""
+
+
 class ForecastBase(Struct, eq=False):
     """Snapshot and time as the base of forecasts; the same for every change until the next snapshot."""
 
@@ -102,6 +106,9 @@ class ForecastBase(Struct, eq=False):
     now: datetime
     before: Timeline | None = None
     """The forecast without any change, once computed."""
+
+    def is_old(self, snapshot: Snapshot, now: datetime) -> bool:
+        return now - self.now >= _AGED or not are_alike(self.snapshot, snapshot)
 
 
 def are_alike(before: Snapshot, after: Snapshot) -> bool:

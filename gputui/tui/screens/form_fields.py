@@ -55,7 +55,7 @@ from gputui.tui.present.cells import (
 )
 from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.present.status import wrapped
-from gputui.tui.progress import ForecastBase, IsWanted, LatestWorker, Throttle, are_alike, failure_words
+from gputui.tui.progress import ForecastBase, IsWanted, LatestWorker, Throttle, failure_words
 from gputui.tui.screens.job_form import FLAGS, HINTS, MORE, USUAL, field_name, label
 from gputui.tui.textual_internals import PasteInput
 from gputui.tui.widgets.line_table import CellLines
@@ -572,7 +572,6 @@ class Below(CellLines):
 
 _PAUSE = 0.25
 """Seconds without a key press before a forecast is computed."""
-_AGED = timedelta(seconds=10)
 
 
 @dataclass(eq=False)
@@ -624,8 +623,7 @@ class Forecaster:
         self._timer = self._screen.set_timer(_PAUSE, self._ask) if asked else None
 
     def show_snapshot(self, snapshot: Snapshot, now: datetime) -> None:
-        is_old = now - self._base.now >= _AGED or not are_alike(self._base.snapshot, snapshot)
-        if is_old and self._pace.may_begin:
+        if self._base.is_old(snapshot, now) and self._pace.may_begin:
             self._base = ForecastBase(snapshot, now)
             self._ask()
 

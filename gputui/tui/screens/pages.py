@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import ClassVar
 
 from msgspec.structs import replace
@@ -26,7 +26,7 @@ from gputui.domain.job_spec import JobId, shown_id
 from gputui.domain.policy.planning_context import Durations
 from gputui.domain.policy.whatif import Explanation, explain
 from gputui.domain.queue_columns import gpus_wanted
-from gputui.domain.snapshot import EMPTY, Snapshot
+from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.telemetry_series import Measured
 from gputui.domain.text import UNKNOWN, format_duration, format_size, plain, plural, width
@@ -63,7 +63,7 @@ from gputui.tui.present.detail import (
 from gputui.tui.present.gpu_detail import GpuPage, gpu_page_lines, holders, is_in_trouble, several_graph_lines, title
 from gputui.tui.present.gpu_rows import GpuPicture, GpuRow, Labels
 from gputui.tui.present.job import JobContext, job_title
-from gputui.tui.progress import LatestWorker, Throttle, are_alike, failure_words
+from gputui.tui.progress import ForecastBase, LatestWorker, Throttle, failure_words
 from gputui.tui.screens.job_screen import JobScreen, OverlayScreen
 from gputui.tui.services import Services
 from gputui.tui.widgets.line_table import CellLines, LineTable, Page
@@ -131,8 +131,6 @@ _TALL = 56
 """Rows from which a page with the log below has spare rows."""
 _ENDLESS = 1000
 """Cells of a line that is cut at the edge, not wrapped."""
-_AGED = timedelta(seconds=10)
-"""Age at which an explanation is renewed even without changes, since scores change with time."""
 
 
 @dataclass(eq=False)
@@ -181,8 +179,8 @@ class Detail(JobScreen):
         self._explainer = LatestWorker(self.post_message, lambda error: Explained(None, failure_words(error)))
         self._telemetry = TelemetryLoader(self.post_message, services.backend)
         self._pace = Throttle(rest=9)
-        self._explained: tuple[Snapshot, datetime] | None = None
-        """Snapshot and time of the last requested explanation."""
+        self._explained: ForecastBase | None = None
+        """Base of the last requested explanation."""
 
     def compose(self) -> ComposeResult:
         yield self._heading
@@ -290,12 +288,11 @@ class Detail(JobScreen):
 
     def _explain(self, job: Job) -> None:
         snapshot, now = self._snapshot, self._services.clock.now()
-        seen, at = self._explained or (EMPTY, now)
-        is_new = self._explained is None or now - at >= _AGED or not are_alike(seen, snapshot)
+        is_new = self._explained is None or self._explained.is_old(snapshot, now)
         if job.state is not JobState.PENDING or snapshot.engine_decides or not is_new or not self._pace.may_begin:
             return
         settings = self._services.settings
-        self._explained = (snapshot, now)
+        self._explained = ForecastBase(snapshot, now)
         self._pace.begin()
         self._explainer.ask(lambda is_wanted: Explained(explain(snapshot, job.element(job.id), settings, now)))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import ClassVar
 
 from textual import on
@@ -21,15 +20,12 @@ from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.text import plain
 from gputui.tui.commands import FURTHER, WHAT_IF_COMMANDS, bindings
 from gputui.tui.present.timeline import Outlook, Subject, what_if_lines
-from gputui.tui.progress import ForecastBase, IsWanted, LatestWorker, Throttle, are_alike, failure_words
+from gputui.tui.progress import ForecastBase, IsWanted, LatestWorker, Throttle, failure_words
 from gputui.tui.proposals import JobProposal, Proposal
 from gputui.tui.screens.dialogs import Leavable
 from gputui.tui.services import Services
 from gputui.tui.widgets.line_table import CellLines
 from gputui.tui.widgets.status_bars import KeyBar
-
-_AGED = timedelta(seconds=10)
-"""Age from which a forecast is renewed even without changes, since starts move with time."""
 
 
 @dataclass(eq=False)
@@ -127,8 +123,7 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
     def tick(self) -> None:
         """Update the time, and request a new forecast if the old one has expired."""
         now = self._services.clock.now()
-        is_old = now - self._base.now >= _AGED or not are_alike(self._base.snapshot, self._snapshot)
-        if is_old and self.pace.may_begin:
+        if self._base.is_old(self._snapshot, now) and self.pace.may_begin:
             self._base = ForecastBase(self._snapshot, now)
             self._ask()
         self._draw()
