@@ -149,7 +149,7 @@ class TestGpuGraphsOfJobPage:
     @cases(("rows", "readings"), [(60, 5), (30, 4), (11, 2), (7, 1), (6, 0), (0, 0)])
     def test_as_many_graphs_are_shown_as_fit(self, rows: int, readings: int) -> None:
         shown = gpu_rows_of(on(0, 1), picture(history=self.past()))
-        lines = ["".join(words for words, _ in line) for line in several_graph_lines(shown, 90, rows)]
+        lines = ["".join(words for words, _ in line) for line in several_graph_lines([shown], 90, rows)]
         assert len(lines) <= rows
         assert sum(" peak " in line for line in lines) == 2 * readings
         assert [line for line in lines if line.startswith("GPU ")] == (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from itertools import zip_longest
+from itertools import product, zip_longest
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -74,13 +74,13 @@ def graph_lines(row: GpuRow, room: int, rows: int, spare: int = 0) -> list[Cell]
     return [*lines, bands.axis(row, len(series))] if lines else []
 
 
-def several_graph_lines(gpus: Sequence[GpuRow], room: int, rows: int) -> list[Cell]:
-    """Return graphs of several GPUs in at most `rows` rows, with as many readings as are legible at that height.
+def several_graph_lines(choices: Iterable[Sequence[GpuRow]], room: int, rows: int) -> list[Cell]:
+    """Return graphs of the first choice of GPUs that fits, with as many readings as are legible in `rows` rows.
 
-    They begin with utilisation; empty if even that does not fit.
+    They begin with utilisation; empty if even that of the last choice does not fit.
     """
     bands = _Bands(room)
-    for most, least in _CHOICES:
+    for gpus, (most, least) in product(choices, _LEGIBLE):
         read = [_series_of(row, most) for row in gpus]
         height = min(_HIGHEST, (rows - len(gpus) - 1) // sum(map(bands.count, read))) if any(read) else 0
         if height >= least:
@@ -95,7 +95,7 @@ def several_graph_lines(gpus: Sequence[GpuRow], room: int, rows: int) -> list[Ce
     return [*lines, bands.axis(gpus[0], max(map(len, read)))]
 
 
-_CHOICES = ((6, 4), (4, 3), (2, 2), (1, 2))
+_LEGIBLE = ((6, 4), (4, 3), (2, 2), (1, 2))
 """Numbers of readings, each with the minimum height of graphs for which it is worth it."""
 
 
@@ -392,7 +392,7 @@ def _trouble_page(page: GpuPage, room: int, rows: int, known: Sequence[list[Cell
     jobs = job_lines(view, had, now, room, spare - len(graphs), page.past)
     others = [row for row in page.picture.rows.values() if not row.is_old and not row.view.gpu.mig_parent]
     left = spare - len(graphs) - len(jobs)
-    elsewhere = several_graph_lines(others, room, left) if others and not graphs else []
+    elsewhere = several_graph_lines([others], room, left) if others and not graphs else []
     return _parted(_now(page), remedies, graphs, jobs, processes, machine, elsewhere, *known)
 
 

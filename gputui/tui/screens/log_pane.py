@@ -299,7 +299,6 @@ class LogPane(LogView):
         self.repaint()
 
     def _ask(self, word: str, before: str, typed: Callable[[str], None]) -> None:
-
         def shown(text: str) -> None:
             typed(text)
             self.reading.painter.forget()

@@ -283,7 +283,7 @@ class Detail(JobScreen):
             awaited = frozenset(told.waits_for if told else ())
             everyone = list(picture.rows.values())
             choices = [everyone, [row for row in everyone if row.view.job_id in awaited]]
-        graphs = next(filter(None, (several_graph_lines(gpus, room, rows) for gpus in choices)), [])
+        graphs = several_graph_lines(choices, room, rows)
         return [(), *graphs] if graphs else []
 
     def _explain(self, job: Job) -> None:
@@ -576,5 +576,5 @@ class ProcessesScreen(JobScreen):
         picture = self._services.gpus.of(self._snapshot, {}, self._services.clock.now())
         return [
             ((" ", DIM), *line)
-            for line in several_graph_lines(gpu_rows_of(self._job, picture), self.size.width - 2, rows)
+            for line in several_graph_lines([gpu_rows_of(self._job, picture)], self.size.width - 2, rows)
         ]

@@ -457,7 +457,7 @@ class GpuProcessesScreen(JobScreen):
             lines = [lines[0], (), *(((" ", DIM), *line) for line in process_lines(row, room - 2))]
         gpus = self._services.gpus.of(self._snapshot, {}, self._services.clock.now()).rows.values()
         mine = [gpu for gpu in gpus if row is not None and label_of(gpu) in row.gpus] or list(gpus)
-        graphs = several_graph_lines(mine, room - 2, rows - len(lines) - 1)
+        graphs = several_graph_lines([mine], room - 2, rows - len(lines) - 1)
         lines += [(), *(((" ", DIM), *line) for line in graphs)]
         return lines + [()] * (rows - len(lines))
 

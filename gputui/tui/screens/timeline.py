@@ -367,9 +367,8 @@ class TimelineScreen(OverlayScreen):
             # the past of all GPUs, or where there is less room that of the selected bar's GPUs
             gpus = self._services.gpus.of(self._snapshot, {}, now).rows
             picked = table.bar.gpus if table.bar else (table.gpu.gpu.uuid,) if table.gpu else ()
-            cells, rows = self.size.width - 2, room - len(lines) - 2
             choices = (list(gpus.values()), [gpus[uuid] for uuid in picked if uuid in gpus])
-            graphs = next(filter(None, (several_graph_lines(some, cells, rows) for some in choices)), [])
+            graphs = several_graph_lines(choices, self.size.width - 2, room - len(lines) - 2)
             lines += [(), *graphs] if graphs else []
         agenda = self.query_one("#agenda", CellLines)
         agenda.styles.height = room if lines else 0
