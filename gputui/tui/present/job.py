@@ -119,7 +119,7 @@ class JobContext(ColumnData, frozen=True):
     reasons: Mapping[JobId, Reason] = field(default_factory=dict)
     progress: Mapping[JobId, str] = field(default_factory=dict)
     beside: Mapping[JobId, tuple[JobId, ...]] = field(default_factory=dict)
-    """For each job that shares GPUs, the jobs that it shares them with."""
+    """Jobs with which a job shares GPUs, for each that shares some."""
     room: Mapping[str, int] = field(default_factory=dict)
     idle: Mapping[JobId, str] = field(default_factory=dict)
     """Text about the idle GPUs of each job that leaves some idle."""

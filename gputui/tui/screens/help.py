@@ -83,7 +83,7 @@ class Context(Struct, frozen=True):
     names: frozenset[str] = frozenset(command.name for command in COMMANDS)
     """The commands that have a key there."""
     lacking: Lacking = ALL_THERE
-    """What the cluster lacks."""
+    """Capabilities that the cluster lacks."""
 
     @classmethod
     def of(cls, screen: Screen[object], lacking: Lacking = ALL_THERE) -> Context:

@@ -111,7 +111,7 @@ _HEADER = struct.Struct(">IB")
 """Bytes of a batch, and whether its lines begin with their times."""
 _COUNT = struct.Struct(">i")
 _TOO_SLOW = -1
-_PATIENCE = 0.5
+_BATCH_PATIENCE = 0.5
 """Seconds of CPU time that a batch may take."""
 
 
@@ -164,7 +164,7 @@ def serve(source: IO[bytes], sink: IO[bytes]) -> None:
         size, is_stamped = _HEADER.unpack(header)
         lines = _read(source, size).split(b"\n")
         try:
-            with impatient(_PATIENCE):
+            with impatient(_BATCH_PATIENCE):
                 texts = (text_of(without_stamp(raw) if is_stamped else raw) for raw in lines)
                 found = array("i", (at for at, text in enumerate(texts) if test(text)))
         except TooSlow:

@@ -64,7 +64,7 @@ class LogLoader:
         self._view = view
         self.is_loading_earlier = False
         self._then_earlier: Callable[[], None] = lambda: None
-        """What is to be done once earlier lines are here, or cannot be read."""
+        """Action for when earlier lines are here, or cannot be read."""
         self._shift: int | None = None
         """Position of a line from the start of the log, minus its number; None while unknown."""
         self._loading: int | None = None

@@ -145,7 +145,7 @@ def visible(
 
 
 Unit = JobId
-"""What has a line among the running jobs: a job's id, or the negated id of an array whose elements share a row."""
+"""Owner of a line among the running jobs: a job's id, or the negated id of an array whose elements share a row."""
 
 
 class Place(Struct, frozen=True):
@@ -153,7 +153,7 @@ class Place(Struct, frozen=True):
 
     unit: Unit
     members: tuple[JobId, ...]
-    """Its active jobs; after their end those that were the last ones."""
+    """Active jobs of the unit; after their end those that were the last ones."""
     left_at: datetime | None = None
     """Time since which no job of it runs."""
 
