@@ -80,6 +80,10 @@ class Leavable(ClosedOnce[T]):
         """Ensure that there is a key to close it; its own commands have their keys by now."""
         bind_if_free(self, Binding("escape", self.LEAVES, show=False))
 
+    def on_click(self, event: events.Click) -> None:
+        if event.widget is not None:
+            press(self, edge_key_at(event.widget, event.screen_offset))
+
 
 class Dialog(Leavable[T], ModalScreen[T]):
     """A dialog over the screen, which goes on behind it."""
@@ -106,10 +110,6 @@ class Dialog(Leavable[T], ModalScreen[T]):
     def answers(self, *answers: tuple[Command, str]) -> str:
         told = ((keymap_of(self).told(command).first_key, words) for command, words in answers)
         return "     ".join(f"{key}  {words}" if key else words for key, words in told)
-
-    def on_click(self, event: events.Click) -> None:
-        if event.widget is not None:
-            press(self, edge_key_at(event.widget, event.screen_offset))
 
 
 _WIDEST, _FRAME = 112, 7
@@ -426,10 +426,6 @@ class Themes(Leavable[None], ModalScreen[None]):
             choices = OptionList(*options, markup=False, compact=True)
             choices.highlighted = names.index(self._chosen) if self._chosen in names else 0
             yield choices
-
-    def on_click(self, event: events.Click) -> None:
-        if event.widget is not None:
-            press(self, edge_key_at(event.widget, event.screen_offset))
 
     @on(OptionList.OptionHighlighted)
     def _look(self, event: OptionList.OptionHighlighted) -> None:

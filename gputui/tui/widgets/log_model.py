@@ -306,17 +306,10 @@ class LogSearch(Struct, eq=False):
             target, is_known = jump.finder.next_hit(jump.start, jump.step)
             if not is_known:
                 return False
-            if target is None:
-                if jump.has_turned:
-                    self._jump, self.note = None, ", none shown" if self.narrowed else ""
-                    return True
-                if jump.turns:
-                    jump = replace(jump, step=-1, start=jump.start + 1, has_turned=True)
-                elif jump.step > 0:
-                    jump = replace(jump, start=_FAR_BACK, has_turned=True, note=", from the start again")
-                else:
-                    jump = replace(jump, start=self.lines.end, has_turned=True, note=", from the end again")
-            elif self.narrowed is None or self.lines.is_shown(target):
+            if target is None and jump.has_turned:
+                self._jump, self.note = None, ", none shown" if self.narrowed else ""
+                return True
+            if target is not None and (self.narrowed is None or self.lines.is_shown(target)):
                 self._jump, self.note = None, jump.note
                 self.at = self.awaited = target
                 if self.narrowed is None and not self.lines.holds_around(target):
@@ -324,15 +317,22 @@ class LogSearch(Struct, eq=False):
                 else:
                     self.arrive()
                 return True
-            else:  # no hit between two shown lines is looked at
-                index, numbers = self.lines.index(target), self.lines.numbers
-                if jump.step > 0:
-                    start = numbers[index] - 1 if index < len(numbers) else self.lines.end
-                else:
-                    start = numbers[index - 1] + 1 if index else _FAR_BACK
-                jump = replace(jump, start=start)
+            jump = self._further(jump, target)
         self._jump = jump
         return False
+
+    def _further(self, jump: PendingJump, hidden: int | None) -> PendingJump:
+        """Return the jump past a hidden hit, to the next shown line; without a hit ahead, from the other end."""
+        if hidden is None and jump.turns:
+            return replace(jump, step=-1, start=jump.start + 1, has_turned=True)
+        if hidden is None and jump.step > 0:
+            return replace(jump, start=_FAR_BACK, has_turned=True, note=", from the start again")
+        if hidden is None:
+            return replace(jump, start=self.lines.end, has_turned=True, note=", from the end again")
+        index, numbers = self.lines.index(hidden), self.lines.numbers
+        if jump.step > 0:
+            return replace(jump, start=numbers[index] - 1 if index < len(numbers) else self.lines.end)
+        return replace(jump, start=numbers[index - 1] + 1 if index else _FAR_BACK)
 
     def arrive(self) -> None:
         target, self.awaited = self.awaited, None
