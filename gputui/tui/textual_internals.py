@@ -237,13 +237,9 @@ class PipedEvent(threading.Event):
         self._files, self._is_written = (), False
 
 
-T = TypeVar("T")
-if TYPE_CHECKING:
-    from textual.screen import Screen as Base
-else:
-    Base = Generic  # styles are inherited from the first widget base, which a mixin must not be
-
 # The app
+
+T = TypeVar("T")
 
 
 class HookedApp(App[T]):
@@ -406,6 +402,12 @@ class ExactCompositor(Compositor):
             for first, last in runs(rows):
                 part = Region(seen.x, first, seen.width, last - first + 1)
                 yield region, part, widget.render_lines(part.translate(-region.offset))
+
+
+if TYPE_CHECKING:
+    from textual.screen import Screen as Base
+else:
+    Base = Generic  # styles are inherited from the first widget base, which a mixin must not be
 
 
 class SeenThrough(Base[T]):

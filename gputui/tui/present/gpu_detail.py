@@ -410,9 +410,9 @@ def _line(label: str, *spans: Span) -> Cell:
 
 def _now(page: GpuPage) -> list[Cell]:
     view, state = page.row.view, gpu_cells(page.row, "state", 7)
-    told = {"", view.health.text, *(words for words, _ in state)}
-    is_told = view.why in told or bool(page.jobs) or (view.drain is not None and view.why == "drained")
-    lines = [_line("state", *state, ("" if is_told else f"  {plain(view.why, 300)}", DIM))]
+    shown = {"", view.health.text, *(words for words, _ in state)}
+    is_known = view.why in shown or bool(page.jobs) or (view.drain is not None and view.why == "drained")
+    lines = [_line("state", *state, ("" if is_known else f"  {plain(view.why, 300)}", DIM))]
     if view.health.code is not HealthCode.OK:
         style = AMBER if view.health.is_schedulable or view.health.code is HealthCode.UNKNOWN else RED
         lines.append(_line("health", (plain(view.health.text or view.health.code, 300), style)))

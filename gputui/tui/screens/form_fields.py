@@ -565,9 +565,9 @@ class Below(CellLines):
 
     def lay_out(self, outlook: tuple[Cell, ...], room: int) -> int:
         """Show the message above these lines, in `room` cells; return the number of rows."""
-        told = wrapped(plain(self.said, 600), self.size.width or room)[:4] or [""]
-        self.fill([*(cell(text, self._style) for text in told), *outlook])
-        return len(told) + len(outlook)
+        message = wrapped(plain(self.said, 600), self.size.width or room)[:4] or [""]
+        self.fill([*(cell(text, self._style) for text in message), *outlook])
+        return len(message) + len(outlook)
 
 
 _PAUSE = 0.25
