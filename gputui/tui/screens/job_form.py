@@ -464,10 +464,9 @@ class JobEdit(Purpose):
 
     def adjust(self, draft: Draft, said: str) -> tuple[Draft, str]:
         """Return the draft with locked fields reset, and words on those that it would have changed."""
-        locked = self.locked()
         why = self._reasons()
-        told = [f"{label(name)}: {why[name]}" for name in edits.changed(self.start, draft) if name in locked]
-        return {**draft, **{name: self.start.get(name, "") for name in locked}}, "; ".join(told) or said
+        reset = [f"{label(name)}: {why[name]}" for name in edits.changed(self.start, draft) if name in why]
+        return {**draft, **{name: self.start.get(name, "") for name in why}}, "; ".join(reset) or said
 
     def beneath(self, draft: Draft) -> Draft:
         return draft
