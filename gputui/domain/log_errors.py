@@ -160,14 +160,16 @@ def _candidates(texts: list[str]) -> Iterator[tuple[int, int, str]]:
                 yield _WEAK if _ECHO.search(words) else _CRASH if _FOLLOWS.search(words) else _STRONG, at, words
         elif what := _WHAT.match(text):
             yield _STRONG, place, what["words"]
-        else:
-            if _SHELL.search(text):
-                weight = _ERROR
-            elif (kind := error_in(text)) is None:
-                continue
-            elif _ECHO.search(text):
-                weight = _WEAK
-            else:
-                weight = min(_WEIGHTS.get(kind, 0), _CRASH if _FOLLOWS.search(text) else _STRONG)
-            if weight:
-                yield weight, place, _RANK.sub("", text).strip()
+        elif weight := _weight(text):
+            yield weight, place, _RANK.sub("", text).strip()
+
+
+def _weight(text: str) -> int:
+    """Return the weight of a line that is no part of a traceback; 0: it is not the reason."""
+    if _SHELL.search(text):
+        return _ERROR
+    if (kind := error_in(text)) is None:
+        return 0
+    if _ECHO.search(text):
+        return _WEAK
+    return min(_WEIGHTS.get(kind, 0), _CRASH if _FOLLOWS.search(text) else _STRONG)
