@@ -136,10 +136,20 @@ def _variant(settings: PolicySettings, changes: Mapping[str, str], option: str) 
 AS_IT_WAS = "as-it-was"
 
 
-def as_it_was(history: JobHistory, jobs: Sequence[TraceJob], gpus: int) -> dict[str, Figures]:
-    from gputui.replay.simulation import figures
+def passable(policy: PolicySettings, widest: Mapping[str, int]) -> PolicySettings:
+    """Return the policy with caps raised where a past job exceeds them: such a cap is newer than the job.
 
-    return {AS_IT_WAS: figures(history.as_it_was(jobs), gpus)}
+    `widest` has the most GPUs of a past job, by tenant.
+    """
+    tenants = (
+        replace(
+            tenant,
+            gpus=None if tenant.gpus is None else max(tenant.gpus, widest.get(tenant.name, 0)),
+            running=None if tenant.running is None else max(tenant.running, 1),
+        )
+        for tenant in policy.tenants
+    )
+    return replace(policy, tenants=tuple(tenants))
 
 
 def sentences(history: JobHistory, found: Mapping[str, Figures], offered: float, limits: str) -> list[str]:
@@ -262,7 +272,7 @@ def comparison_table(base: Variant, tried: Sequence[Variant], found: Mapping[str
     names, key = _short({name: name for name in own} | {PLAN: f"{PLAN} ({now})"} | others, terminal.width())
     rows = list(_compared_rows(names, found, _COMPARED))
     further = _further("SETTINGS", found, lambda figures: _compared_rows(names, found, figures))
-    return ["", *key, *output.lines(columns, rows, terminal.width()), *further, "", *_wrapped(_LEGEND)]
+    return ["", *key, *output.lines(columns, rows, terminal.width()), *further, *wrapped([_LEGEND])]
 
 
 def _short(names: dict[str, str], total: int | None) -> tuple[dict[str, str], list[str]]:
@@ -319,11 +329,9 @@ def _shown(found: Figures, figure: str) -> str:
 
 
 def wrapped(sentences: Sequence[str]) -> list[str]:
-    return [*([""] if sentences else []), *(line for sentence in sentences for line in _wrapped(sentence))]
-
-
-def _wrapped(sentence: str) -> list[str]:
-    return textwrap.wrap(sentence, terminal.width() or 120, subsequent_indent="  ")
+    cells = terminal.width() or 120
+    lines = (line for sentence in sentences for line in textwrap.wrap(sentence, cells, subsequent_indent="  "))
+    return [*([""] if sentences else []), *lines]
 
 
 MANY = 5000
@@ -539,10 +547,11 @@ class Replay(Struct, frozen=True):
 
     def figures(self, names: Sequence[str], base: Variant, tried: Sequence[Variant]) -> dict[str, Figures]:
         from gputui.replay.policies import measure
+        from gputui.replay.simulation import figures
 
         found = {}
         if self.source.own is not None and self.is_as_it_was:
-            found = as_it_was(self.source.own, self.jobs, self.site.gpus)
+            found[AS_IT_WAS] = figures(self.source.own.as_it_was(self.jobs), self.site.gpus)
         widest: dict[str, int] = {}
         for job in self.jobs:
             widest[job.tenant] = max(job.gpus, widest.get(job.tenant, 0))
@@ -552,17 +561,7 @@ class Replay(Struct, frozen=True):
             for name in wanted:
                 tell(name)
                 variant = rules.get(name)
-                policy = variant.settings if variant else None
-                if policy:  # with caps raised where a past job exceeds them: such a cap is newer than the job
-                    tenants = (
-                        replace(
-                            tenant,
-                            gpus=None if tenant.gpus is None else max(tenant.gpus, widest.get(tenant.name, 0)),
-                            running=None if tenant.running is None else max(tenant.running, 1),
-                        )
-                        for tenant in policy.tenants
-                    )
-                    policy = replace(policy, tenants=tuple(tenants))
+                policy = passable(variant.settings, widest) if variant else None
                 found[name] = measure(PLAN if variant else name, self.jobs, self.site, policy)
         return found
 

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
+from functools import partial
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
@@ -51,6 +52,7 @@ from gputui.domain.text import format_duration, plain, plural
 from gputui.request import times
 
 if TYPE_CHECKING:
+    from gputui.ports.backend import DirectBackend
     from gputui.replay.simulation import Figures
 
 
@@ -137,24 +139,22 @@ def row(sums: UsageAccount, rates: ReportSettings) -> Json:
     def rounded(value: float | None, digits: int = 6, unit: float = 1.0) -> float | None:
         return None if value is None else round(value / unit, digits)
 
-    def hours(seconds: float | None) -> float | None:
-        return rounded(seconds, unit=HOUR)
-
+    in_hours = partial(rounded, unit=HOUR)
     return {
         "jobs": sums.jobs,
         "attempts": sums.attempts,
         "jobs_started": len(sums.waits),
         **{f"jobs_{end}": sums.ended.get(end, 0) for end in ("completed", "failed", "cancelled", END_UNKNOWN)},
-        "gpu_hours": hours(sums.allocated),
-        "gpu_hours_busy": hours(sums.busy),
-        "gpu_hours_idle": hours(sums.idle),
-        "gpu_hours_unknown": hours(sums.unknown),
-        "gpu_hours_suspended": hours(sums.suspended),
-        **{f"gpu_hours_{each}": hours(sums.gpu_time.get(each, 0.0)) for each in OUTCOMES},
+        "gpu_hours": in_hours(sums.allocated),
+        "gpu_hours_busy": in_hours(sums.busy),
+        "gpu_hours_idle": in_hours(sums.idle),
+        "gpu_hours_unknown": in_hours(sums.unknown),
+        "gpu_hours_suspended": in_hours(sums.suspended),
+        **{f"gpu_hours_{each}": in_hours(sums.gpu_time.get(each, 0.0)) for each in OUTCOMES},
         "wait_mean": rounded(sums.wait_mean, 3),
         "wait_p95": rounded(sums.wait_p95, 3),
         "energy_kwh": rounded(sums.energy, unit=JOULES_PER_KWH),
-        "gpu_hours_without_energy": hours(max(0.0, sums.allocated - sums.powered)),
+        "gpu_hours_without_energy": in_hours(max(0.0, sums.allocated - sums.powered)),
         "cost_gpu_hours": rounded(gpu_cost(sums, rates), 4),
         "cost_energy": rounded(energy_cost(sums, rates), 4),
         "cost": rounded(cost(sums, rates), 4),
@@ -361,21 +361,22 @@ def read(session: Session, since: str | None, until: str | None, by: str, *, wit
     chosen = period(since, until, now)
     with session.backend() as backend:
         running = {job.id for job in backend.queue.jobs().values() if job.state.is_active and job.gpus}
-        jobs = []
-        for record in backend.queue.records(chosen.since):
-            if record.id in running and record.attempts and record.attempts[-1].ended_at is None:
-                # what was measured so far; the store has figures of ended attempts
-                last = max(backend.measured(record.id).items(), default=(0, None))[1]
-                if last is not None and last.summary is not None:
-                    use = convert(last.summary, UseRecord, from_attributes=True)
-                    ended, now_running = record.attempts[:-1], replace(record.attempts[-1], telemetry=use)
-                    record = replace(record, attempts=(*ended, now_running))
-            jobs.append(record)
+        records = backend.queue.records(chosen.since)
+        jobs = tuple(_with_use(backend, each) if each.id in running else each for each in records)
         views = backend.snapshots().read().gpus if with_gpus or by == "gpu" else ()
     indices = {view.gpu.uuid: view.gpu.index for view in views if view.gpu.index >= 0}
-    return Report(
-        chosen, by, account(jobs, chosen, by, now), session.options.settings.report, tuple(jobs), now, indices
-    )
+    return Report(chosen, by, account(jobs, chosen, by, now), session.options.settings.report, jobs, now, indices)
+
+
+def _with_use(backend: DirectBackend, record: JobRecord) -> JobRecord:
+    """Return the record of a running job with what was measured so far; the store has figures of ended attempts."""
+    if not record.attempts or record.attempts[-1].ended_at is not None:
+        return record
+    last = max(backend.measured(record.id).items(), default=(0, None))[1]
+    if last is None or last.summary is None:
+        return record
+    use = convert(last.summary, UseRecord, from_attributes=True)
+    return replace(record, attempts=(*record.attempts[:-1], replace(record.attempts[-1], telemetry=use)))
 
 
 def _text(found: Report, form: str, replayed: Replayed | None, total: int | None) -> str:
