@@ -27,6 +27,8 @@ from msgspec.structs import replace
 
 from gputui.api.http import Peer, credentials
 
+log = logging.getLogger(__name__)
+
 
 class Limits(Struct, frozen=True):
     """Limits of a server; bytes and seconds."""
@@ -146,7 +148,6 @@ class Allowances(Struct, eq=False):
         self._of_users -= not allowance.is_operator
 
 
-log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 

@@ -67,6 +67,8 @@ from gputui.domain.state import JobState
 from gputui.domain.submit_action import SubmitJobs
 from gputui.ports.backend import ActionChange, Attach, CommandLine, DirectBackend, FollowLog, RunCommand, StreamRequest
 
+log = logging.getLogger(__name__)
+
 
 class OwnerServices(Struct, frozen=True):
     """Services of the process that owns the queue. All may be called from any thread."""
@@ -105,7 +107,6 @@ class OwnerServices(Struct, frozen=True):
     """Returns the home directory of a user; empty: unknown."""
 
 
-log = logging.getLogger(__name__)
 MOST_BYTES = 8 * 1024**2
 """Bytes of output in one answer."""
 _RANGE = re.compile(r"bytes=(\d{1,15})-(\d{0,15})", re.ASCII)

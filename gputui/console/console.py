@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from gputui.domain.settings import ServerSettings
     from gputui.engine.actions.foreign_use import ForeignUse
 
+log = logging.getLogger(__name__)
 
 _STARTED = 1.0
 """Seconds after the first frame until the start has no more work to do."""
@@ -288,7 +289,6 @@ def picture_of(error: Exception, latest: Snapshot) -> Snapshot:
     return replace(latest, leader=None if is_ours else latest.leader, leads_here=False, notices=notices)
 
 
-log = logging.getLogger(__name__)
 FIRST_HINT = (
     f"New here? {keyed('pane_next')} changes the pane, {keyed('notices')} lists problems, "
     f"{keyed('palette')} finds a command by name"

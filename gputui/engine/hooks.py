@@ -36,6 +36,7 @@ from gputui.ports import NO_MONITOR, JobStore, Monitor
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse, PoolManager
 
+log = logging.getLogger(__name__)
 
 __all__ = ["Deliver", "NotDeliveredError", "sinks"]
 
@@ -270,8 +271,6 @@ def _judge(response: BaseHTTPResponse) -> None:
             what = f"{what}: {said}"
     raise NotDeliveredError(what)
 
-
-log = logging.getLogger(__name__)
 
 FILE = "weekly-report"
 REPORT_WITHIN = 300.0

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from gputui.engine.tick.scheduler import Scheduler
 
+log = logging.getLogger(__name__)
+
 
 # A collection stops every thread, including the screen. Collecting ten thousand jobs with their rows and plans takes
 # some tenths of a second, and Python could start it during a key press. So only young objects are collected, and all
@@ -159,8 +161,6 @@ class Faults:
         last = self._last
         return (last[1],) if last is not None and self._clock() - last[0] < SHOWN_FOR else ()
 
-
-log = logging.getLogger(__name__)
 
 MAINTENANCE_INTERVAL = 10.0
 AGAIN_AFTER = 1.0

@@ -29,6 +29,8 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.telemetry_series import Measured, Tally, TallyRecord, packed, unpacked
 from gputui.engine.files import folder_in, new_file, open_file, open_regular, read_file, replace_file
 
+log = logging.getLogger(__name__)
+
 _MOST = 1 << 18
 """Maximum number of bytes that are read."""
 
@@ -88,8 +90,6 @@ def measured(directory: Path, job: Job, attempt: Attempt) -> Measured:
         return Measured(attempt.telemetry, tally.series())
     return Measured(tally.summary(tally.read_at, job.spec.gpus.promised), tally.series())
 
-
-log = logging.getLogger(__name__)
 
 AttemptKey: TypeAlias = tuple[JobId, int]
 """Job and number of an attempt."""

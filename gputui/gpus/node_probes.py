@@ -42,6 +42,8 @@ from gputui.gpus.readings import (
 from gputui.ports import Clock, NodeProbes
 from gputui.threads import Watcher, fault_words
 
+log = logging.getLogger(__name__)
+
 MOST_OF_A_LINE = 2 * 1024**2
 """Maximum number of bytes of a line."""
 MOST_WITHIN = 8 * 1024**2
@@ -207,8 +209,6 @@ class NodeOutput:
         if (fault.code, text) != (self.status.code, self.status.text):
             self.status = ProbeStatus(fault.code, text, now)
 
-
-log = logging.getLogger(__name__)
 
 PAUSES = (1.0, 5.0, 15.0, 60.0, 120.0)
 """Seconds before the first consecutive restart of a node's probe, the second, and so on."""

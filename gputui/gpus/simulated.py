@@ -40,6 +40,8 @@ from gputui.gpus.readings import FATAL_XIDS, LOST, SlowReadings, SteadyReasons, 
 from gputui.ports import Clock
 from gputui.threads import Watcher
 
+log = logging.getLogger(__name__)
+
 MIB = 1024**2
 MOST = 256
 DEFAULT = "H100"
@@ -122,7 +124,6 @@ _RAMP = 8.0
 """Seconds in which a job loads its data and reaches full speed."""
 _DIP = 4.0
 """Seconds at the end of an epoch in which it validates and saves."""
-log = logging.getLogger(__name__)
 _ATTEMPT_NAME = re.compile(r"gputui-([a-z0-9]+)-(\d+)-(\d+)")
 _DRIVER = "570.86.15"
 

@@ -30,6 +30,8 @@ from gputui.gpus.readings import DECODER, Facts, Failed, ReadingAssembler, Sweep
 from gputui.ports import Clock, GpuProbe
 from gputui.threads import Watcher, fault_words
 
+log = logging.getLogger(__name__)
+
 _ESSENTIAL = frozenset({"", "nvmlInit", "nvmlDeviceGetCount"})
 """Calls without which nothing can be read: when one of them hangs, the driver does."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 60.0, 3600.0
@@ -88,7 +90,6 @@ class HungCalls:
 
 
 _MOST_OF_A_LINE = 64 * 1024**2
-log = logging.getLogger(__name__)
 PAUSES = (0.1, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds before the first consecutive restart, the second, and so on."""
 STEADY_AFTER = 3.0

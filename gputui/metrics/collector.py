@@ -37,6 +37,8 @@ from gputui.domain.text import plain
 from gputui.metrics import families
 from gputui.metrics.families import OTHER, Family, Kind, SeriesPage, TenantLabels
 
+log = logging.getLogger(__name__)
+
 _LONGEST_NAME = 80
 """Maximum number of characters of a job's name in a label."""
 _MHZ = 1_000_000
@@ -459,9 +461,6 @@ def add_dcgm(page: SeriesPage, node: Node, jobs: Mapping[JobId, Job]) -> None:
         for one in own or [{}]:
             for family, value in SERIES:
                 page.add(family, value(sample), labels | one)
-
-
-log = logging.getLogger(__name__)
 
 
 class JobMapping:

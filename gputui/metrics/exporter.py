@@ -43,6 +43,8 @@ from gputui.metrics.families import TenantLabels
 from gputui.metrics.server import MetricsServer
 from gputui.threads import Watcher
 
+log = logging.getLogger(__name__)
+
 
 class GpuTime:
     """GPU-seconds since a term began.
@@ -248,8 +250,6 @@ _COUNTERS = (
 _SUMMARIES = (families.CALL_TIME, families.TENANT_WAIT)
 _GAUGES = (families.LAST_TICK, families.RUNTIME_LAST, families.HOOK_UP, families.HOOK_LAST)
 
-
-log = logging.getLogger(__name__)
 
 EVERY = 15.0
 """Seconds between two checks of the files, and between two attempts to open the port."""

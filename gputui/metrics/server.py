@@ -29,6 +29,8 @@ from gputui.domain.errors import InputError, install_line
 from gputui.domain.settings import MetricsSettings
 from gputui.threads import Watcher
 
+log = logging.getLogger(__name__)
+
 _BCRYPT = ("$2a$", "$2b$", "$2y$")
 _MOST_KEPT = 64
 """Maximum number of correct passwords remembered, as hashes: bcrypt is slow on purpose, and scrapes are frequent."""
@@ -147,8 +149,6 @@ def _read(path: Path, where: str, *, is_secret: bool) -> bytes:
         raise InputError(f"{path} has mode {mode:04o} and can be {words} by others", where=where, hint=hint)
     return content
 
-
-log = logging.getLogger(__name__)
 
 TIMEOUT = 10.0
 """Seconds that a client may be silent."""

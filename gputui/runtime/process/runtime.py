@@ -52,6 +52,8 @@ from gputui.runtime.process.attempt_folder import (
 from gputui.runtime.process.log import FileLogStream, save
 from gputui.threads import Watcher
 
+log = logging.getLogger(__name__)
+
 _OF_HOSTS = frozenset({"env", "workdir", "user", "cpus", "cpu_shares", "memory", "ulimits", "labels"})
 """Options that apply to a host process; the others are for containers."""
 _OPTIONS = {"volumes": "--volume", "mounts": "--mount"}
@@ -141,7 +143,6 @@ def _known(name: str) -> int | None:
     return which if isinstance(which, int) else None
 
 
-log = logging.getLogger(__name__)
 _BLIND = 0.1
 """Polling interval in seconds for kernels without process descriptors (before Linux 5.3)."""
 
