@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from gputui.domain.settings import PolicySettings
-from gputui.replay.policies import POLICIES, Ran, plan
-from gputui.replay.trace import HOUR, Site, TraceJob, prepare, read
+from gputui.replay.policies import POLICIES, plan
+from gputui.replay.trace import HOUR, Ran, Site, TraceJob, prepare, read
 
 LOADS = (0.9, 1.0, 1.2)
 NEVER = timedelta(days=36500)

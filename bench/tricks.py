@@ -19,9 +19,9 @@ from gputui.domain.policy.cluster_state import RunningJob
 from gputui.domain.policy.lanes import LaneKey, Waiting
 from gputui.domain.policy.plan import Arrival, simulate
 from gputui.domain.settings import PolicySettings
-from gputui.replay.policies import Ran, plan
+from gputui.replay.policies import plan
 from gputui.replay.simulation import Asks, empty_cluster
-from gputui.replay.trace import HOUR, MAX_TIME, Site, TraceJob, prepare
+from gputui.replay.trace import HOUR, MAX_TIME, Ran, Site, TraceJob, prepare
 
 SLICE = 4 * HOUR
 TRICKSTERS = 5

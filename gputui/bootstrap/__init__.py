@@ -185,7 +185,7 @@ def open_repair(options: Options) -> Repair:
     from gputui.engine.leadership import current_leader
     from gputui.store.repair import repair_of
 
-    repair = repair_of(options.state, options.settings.store, partial(_ask_leader, options.state))
+    repair = repair_of(options.state, partial(_ask_leader, options.state))
     leader, deadline = current_leader(options.state), time.monotonic() + RESCUE_WAIT
     while leader and repair.assess() and not repair.has_rescue_of(leader.pid) and time.monotonic() < deadline:
         time.sleep(0.2)

@@ -56,6 +56,8 @@ def local_images(options: Options) -> tuple[str, ...]:
     return ()
 
 
+_READ_WITHIN = 8.0
+"""Seconds for the first reading by a command; more if the driver is slow."""
 _HASTE = timedelta(seconds=5)
 """Time after which a reading for somebody who waits does without a call that hangs."""
 
@@ -101,14 +103,14 @@ def read_gpus(options: Options, patience: float, probe: GpuProbe | None = None) 
     return first_reading(probe or make_probe(options, once=True), patience)
 
 
-def measured_snapshot(options: Options, store: Queue, patience: float = 8.0, probe: GpuProbe | None = None) -> Snapshot:
+def measured_snapshot(options: Options, store: Queue, probe: GpuProbe | None = None) -> Snapshot:
     """Return a snapshot from a reading by this process (with `probe` if given), for use when no scheduler runs."""
     from gputui.domain.policy.availability import Evidence, gpu_views
 
     probe = probe or make_probe(options, once=True)
     probe.start()  # it reads while the runtimes are asked
     foreign = _foreign(options, store.store_id) if options.probe.simulated is None else ()
-    reading = read_gpus(options, patience, probe)
+    reading = read_gpus(options, _READ_WITHIN, probe)
     evidence = Evidence(
         reading=reading,
         store_id=store.store_id,

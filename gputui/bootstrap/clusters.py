@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from gputui.ports import Cluster, JobStore, Monitor, NodeProbes
     from gputui.ports.backend import DirectBackend
 
-
 DIRECTORY = "clusters"
 """Directory within the state directory for what is kept about clusters."""
 

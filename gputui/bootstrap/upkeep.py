@@ -212,7 +212,7 @@ def export_to(options: Options, target: Path, now: datetime) -> None:
 def import_(options: Options, lines: Iterable[bytes], source: str) -> None:
     from gputui.store.transfer import import_lines
 
-    import_lines(options.state, options.settings.store, lines, source)
+    import_lines(options.state, lines, source)
 
 
 def damaged_lines(options: Options) -> list[str]:
@@ -229,7 +229,7 @@ def move_damaged_lines(options: Options, now: datetime) -> Path:
     if (found := current_leader(options.state)) is not None:
         hint = "stop it, then repair; jobs run on"
         raise GputuiError(f"{found.kind} schedules there, pid {found.pid}", where=str(options.state), hint=hint)
-    return move_aside(options.state, options.settings.store, damaged_files(options.state), now)
+    return move_aside(options.state, damaged_files(options.state), now)
 
 
 def _check_exists(directory: Path) -> None:

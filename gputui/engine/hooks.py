@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Deliver", "NotDeliveredError", "sinks"]
-
 MOST_KEPT = 64 * 1024
 """Bytes of a command's stderr that are kept."""
 _LOOK_EVERY = 0.2
@@ -512,7 +510,7 @@ class Outbox(Struct, eq=False):
     _delivered: Callable[[str, str], object] = lambda hook, result: None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     waiting: dict[str, _Delivery] = field(default_factory=dict)
-    """What is still to be delivered, by the event's id."""
+    """Deliveries that are not done yet, by the event's id."""
     _fault: str = ""
     _lost: int = 0
     _lost_at: datetime | None = None

@@ -143,14 +143,13 @@ class FaultCount:
 class Faults:
     """Record of the faults of the scheduler's parts. Safe to use from any thread."""
 
-    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, most: int) -> None:
         self._count = FaultCount(most)
-        self._clock = clock
         self._last: tuple[float, Notice] | None = None
 
     def add(self, part: str, fault: BaseException) -> SchedulingFailedError | None:
         """Record a fault; return the error to stop with if there were too many within a minute."""
-        now = self._clock()
+        now = time.monotonic()
         words = f"the scheduler failed in {part} and continues: {describe_fault(fault)}"
         self._last = now, Notice("error", f"{words}; gputui.log in the state directory has the details")
         return None if self._count.add(now) else SchedulingFailedError(part, fault, len(self._count))
@@ -159,7 +158,7 @@ class Faults:
     def notices(self) -> tuple[Notice, ...]:
         """Notice of the last fault, for `SHOWN_FOR` seconds."""
         last = self._last
-        return (last[1],) if last is not None and self._clock() - last[0] < SHOWN_FOR else ()
+        return (last[1],) if last is not None and time.monotonic() - last[0] < SHOWN_FOR else ()
 
 
 MAINTENANCE_INTERVAL = 10.0

@@ -46,7 +46,6 @@ class TelemetryFile(Struct, omit_defaults=True):
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgpack_decoder(TelemetryFile)
-_GPU_LOG_DECODER = json_decoder(TakenStep)
 
 
 def telemetry_path(job_id: JobId, attempt: int) -> str:
@@ -175,6 +174,7 @@ def _write(directory: Path, key: AttemptKey, data: bytes, *, durably: bool) -> N
 
 GPU_LOG = "gpus.jsonl"
 _DIGITS = 3
+_STEP_DECODER = json_decoder(TakenStep)
 
 
 class GpuLog:
@@ -217,7 +217,7 @@ def read_gpu_log(directory: Path) -> list[TakenStep]:
     steps = []
     for line in _lines(directory / GPU_LOG)[-2 * KEPT :]:
         with contextlib.suppress(msgspec.MsgspecError):
-            steps.append(_GPU_LOG_DECODER.decode(line))
+            steps.append(_STEP_DECODER.decode(line))
     return steps
 
 

@@ -85,19 +85,19 @@ class SimulatedGpus(Struct, frozen=True):
     """Key of MODELS."""
 
 
-def parse_simulated(text: str, *, where: str = "--probe") -> SimulatedGpus | None:
+def parse_simulated(text: str) -> SimulatedGpus | None:
     """Return the GPUs to simulate; None for `nvml`, the real GPUs. Raises InputError."""
     kind, *rest = text.strip().split(":")
     if kind.lower() == "nvml" and not rest:
         return None
     if kind.lower() != "sim" or not 1 <= len(rest) <= 2:
-        raise InputError(f"{shown(text)} is not a probe", where=where, hint="write nvml, sim:8 or sim:8:H200")
+        raise InputError(f"{shown(text)} is not a probe", where="--probe", hint="write nvml, sim:8 or sim:8:H200")
     number, model = rest if len(rest) == 2 else (rest[0], DEFAULT)
     count = int(number) if number.isascii() and number.isdigit() and len(number) < 6 else 0
     if not 1 <= count <= MOST:
-        raise InputError(f"{shown(number)} is not a number of GPUs", where=where, hint=f"1 to {MOST}, as in sim:8")
+        raise InputError(f"{shown(number)} is not a number of GPUs", where="--probe", hint=f"1 to {MOST}, as in sim:8")
     if model.strip().upper() not in MODELS:
-        raise InputError(f"{shown(model)} cannot be simulated", where=where, hint=f"one of {', '.join(MODELS)}")
+        raise InputError(f"{shown(model)} cannot be simulated", where="--probe", hint=f"one of {', '.join(MODELS)}")
     return SimulatedGpus(count, model.strip().upper())
 
 

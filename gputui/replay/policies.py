@@ -323,8 +323,6 @@ class _Backfill:
         return _Reservation(now, {})
 
 
-__all__ = ["POLICIES", "Policy", "Ran", "plan"]
-
 Policy: TypeAlias = Callable[[Sequence[TraceJob], Site], Iterator[Ran]]
 
 

@@ -235,7 +235,7 @@ def append_lines(path: Path, data: bytes, access: FileAccess) -> None:
     """Append complete lines durably, after cutting off a torn last line that a crash left."""
     with os_errors(path):
         is_new = not path.exists()
-        with closed_after(_open_locked(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, access)) as fd:
+        with closed_after(_open_locked(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)) as fd:
             access.apply_to_file(fd)
             os.ftruncate(fd, whole_lines(fd))
             append(fd, data)
@@ -243,7 +243,7 @@ def append_lines(path: Path, data: bytes, access: FileAccess) -> None:
             sync_directory(path.parent)
 
 
-def _open_locked(path: Path, flags: int, access: FileAccess) -> int:
+def _open_locked(path: Path, flags: int) -> int:
     """Open and lock the file that has the name then: another process may put a shorter one in its place."""
     while True:
         fd = open_file(path, flags, FILE_MODE)
@@ -260,7 +260,7 @@ def keep_ranges(path: Path, ranges: Iterable[tuple[int, int | None]], access: Fi
     """
     with (
         os_errors(path),
-        closed_after(_open_locked(path, os.O_RDWR, access)) as fd,
+        closed_after(_open_locked(path, os.O_RDWR)) as fd,
         _replacement(path, access) as copy,
     ):
         before, now = os.fstat(fd), os.fstat(copy)
@@ -274,10 +274,10 @@ def keep_ranges(path: Path, ranges: Iterable[tuple[int, int | None]], access: Fi
                 at += len(data)
 
 
-def remove_lines(path: Path, access: FileAccess) -> None:
+def remove_lines(path: Path) -> None:
     """Remove a file of lines; a line appended at the same moment starts a new file."""
     with os_errors(path):
-        with closed_after(_open_locked(path, os.O_RDWR, access)):
+        with closed_after(_open_locked(path, os.O_RDWR)):
             path.unlink()
         sync_directory(path.parent)
 

@@ -126,7 +126,7 @@ class LineFiles(Struct):
         if surplus <= 0:
             return False
         if surplus >= _size(oldest) or oldest.suffix == ".json":
-            remove_lines(oldest, access)
+            remove_lines(oldest)
         else:
             keep_ranges(oldest, [(surplus, None)], access)
         return True

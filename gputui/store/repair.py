@@ -22,7 +22,6 @@ from gputui.domain.access import Actor, AuditEntry
 from gputui.domain.errors import GputuiError, StoreAccessError, StoreError, StoreFormatError, StoreNewerError
 from gputui.domain.kept_data import Finding, Recovery
 from gputui.domain.runs import Spans
-from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
 from gputui.domain.text import plural
 from gputui.store.codec import (
@@ -402,7 +401,7 @@ class Repair:
         begin_queue(self._path, meta, tables, self._access, lock.fd)
 
 
-def repair_of(directory: Path, settings: StoreSettings, migrating: Callable[[int], object] = lambda _: None) -> Repair:
+def repair_of(directory: Path, migrating: Callable[[int], object] = lambda _: None) -> Repair:
     """Return the repair of an existing state directory; raises StoreAccessError when there is none."""
     if not directory.is_dir():
         raise StoreAccessError("there is no state directory", where=str(directory), hint="name it by --state")
@@ -476,7 +475,7 @@ def damaged_files(directory: Path) -> list[DamagedFile]:
     return found
 
 
-def move_aside(directory: Path, settings: StoreSettings, damaged: list[DamagedFile], now: datetime) -> Path:
+def move_aside(directory: Path, damaged: list[DamagedFile], now: datetime) -> Path:
     """Move the lines into files of the same names in a new directory, durably; return that directory."""
     access = open_directory(directory)
     aside = _new_directory(directory, now)

@@ -195,7 +195,7 @@ def _lines_of(state: LoadedQueue, files: list[CapturedFile]) -> Iterator[_Export
 # import
 
 
-def import_lines(directory: Path, settings: StoreSettings, lines: Iterable[bytes], source: str) -> ExportHeader:
+def import_lines(directory: Path, lines: Iterable[bytes], source: str) -> ExportHeader:
     """Fill an empty or missing directory from the lines of an export; return its header.
 
     Raises StoreFormatError, which names the line, for an export that is not whole; then the directory stays empty.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from bench.policies import Gates, allocation_bound
-from gputui.replay.policies import DEALS, POLICIES, Ran, apportion, dealt, measure
+from gputui.replay.policies import DEALS, POLICIES, apportion, dealt, measure
 from gputui.replay.simulation import (
     allocation_ratio,
     bounded_slowdown,
@@ -17,7 +17,7 @@ from gputui.replay.simulation import (
     mean_figures,
     percentile,
 )
-from gputui.replay.trace import HOUR, Site, TraceJob, parse, prepare
+from gputui.replay.trace import HOUR, Ran, Site, TraceJob, parse, prepare
 from tests.cases import cases
 from tests.lane import in_the_long_lane
 from tests.replay.traces import HAS_REAL, real, synthetic

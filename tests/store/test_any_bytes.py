@@ -80,18 +80,18 @@ def told(call: Callable[[], object]) -> None:
 
 
 def repaired(directory: Path) -> None:
-    repair = repair_of(directory, SETTINGS)
+    repair = repair_of(directory)
     if (found := repair.assess()) is not None:
         repair.carry_out(found, NOW, ACTOR)
         assert repair.assess() is None
     if lines := damaged_files(directory):
-        move_aside(directory, SETTINGS, lines, NOW)
+        move_aside(directory, lines, NOW)
 
 
 def survives(directory: Path) -> None:
     list(verify_directory(directory))
     told(lambda: read_and_write(directory))
-    told(lambda: import_lines(directory / "copy", SETTINGS, list(export_lines(directory, NOW, "1")), "x"))
+    told(lambda: import_lines(directory / "copy", list(export_lines(directory, NOW, "1")), "x"))
     told(lambda: repaired(directory))
     list(verify_directory(directory))
 

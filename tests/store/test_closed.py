@@ -6,7 +6,6 @@ import gc
 import weakref
 from pathlib import Path
 
-from gputui.domain.settings import StoreSettings
 from gputui.store import TinyJobStore
 from gputui.store.repair import repair_of
 from tests.factories import ACTOR, job
@@ -34,7 +33,7 @@ def test_an_assessed_queue_is_freed_without_a_collection(directory: Path) -> Non
     store.close()
     gc.disable()
     try:
-        found = repair_of(directory, StoreSettings())
+        found = repair_of(directory)
         assert found.assess() is None
         kept = weakref.ref(found)
         del found

@@ -83,7 +83,7 @@ def test_a_damaged_queue_is_repaired_beside_its_owner_who_keeps_it(
     (directory / "queue.json.wal.1").unlink()
     with pytest.raises(StoreDamagedError):
         owner.maintain(NOW)
-    repair = repair_of(directory, BRIEF)
+    repair = repair_of(directory)
     found = repair.assess()
     assert found is not None
     repair.carry_out(found, NOW, ACTOR)

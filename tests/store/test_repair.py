@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from gputui.domain.errors import StoreDamagedError, StoreError, StoreNewerError
-from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
 from gputui.store.repair import repair_of
@@ -171,11 +170,11 @@ def test_a_job_that_ended_in_history_does_not_run_again(directory: Path) -> None
 
 def test_an_intact_queue_is_not_repaired(directory: Path, tmp_path: Path) -> None:
     filled(directory)
-    assert repair_of(directory, StoreSettings()).assess() is None
+    assert repair_of(directory).assess() is None
     (tmp_path / "empty").mkdir()
-    assert repair_of(tmp_path / "empty", StoreSettings()).assess() is None
+    assert repair_of(tmp_path / "empty").assess() is None
     with pytest.raises(StoreError, match="no state directory"):
-        repair_of(tmp_path / "none", StoreSettings())
+        repair_of(tmp_path / "none")
 
 
 def test_files_of_a_newer_gputui_are_not_repaired(directory: Path) -> None:
@@ -183,13 +182,13 @@ def test_files_of_a_newer_gputui_are_not_repaired(directory: Path) -> None:
     path = directory / "queue.json"
     path.write_bytes(path.read_bytes().replace(b'"schema":3', b'"schema":9'))
     with pytest.raises(StoreNewerError):
-        repair_of(directory, StoreSettings()).assess()
+        repair_of(directory).assess()
 
 
 def test_a_repair_of_files_that_changed_meanwhile_is_refused(directory: Path) -> None:
     filled(directory)
     os.truncate(directory / WAL, 500)
-    found = repair_of(directory, StoreSettings())
+    found = repair_of(directory)
     recovery = found.assess()
     assert recovery is not None
     os.truncate(directory / WAL, 0)

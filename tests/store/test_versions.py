@@ -12,7 +12,6 @@ from gputui import bootstrap
 from gputui.config import Options
 from gputui.domain.action import Pause
 from gputui.domain.errors import StoreError
-from gputui.domain.settings import StoreSettings
 from gputui.domain.snapshot import Leader
 from gputui.engine.leadership import Leadership
 from gputui.store import TinyJobStore
@@ -94,7 +93,7 @@ def test_a_repair_migrates_nothing_under_an_older_scheduler(options: Options) ->
     def refuse(schema: int) -> None:
         raise StoreError(f"schema {schema} is read here")
 
-    damaged = repair_of(options.state, StoreSettings(), refuse)
+    damaged = repair_of(options.state, refuse)
     found = damaged.assess()
     assert found is not None
     with pytest.raises(StoreError, match="schema 2 is read here"):

@@ -17,7 +17,6 @@ import pytest
 
 from gputui.domain.errors import StoreDamagedError, StoreError
 from gputui.domain.job_spec import JobId
-from gputui.domain.settings import StoreSettings
 from gputui.store import TinyJobStore
 from gputui.store.repair import repair_of
 from tests.factories import ACTOR, NOW
@@ -110,7 +109,7 @@ def is_refused(directory: Path) -> bool:
 
 def mend(directory: Path, tally: Tally, *, patient: bool) -> None:
     """Repair the queue, from the scheduler's memory or without it."""
-    found, deadline = repair_of(directory, StoreSettings()), time.monotonic() + (10 if patient else 0)
+    found, deadline = repair_of(directory), time.monotonic() + (10 if patient else 0)
     while time.monotonic() < deadline and not list(directory.glob("queue.json.rescue.*")):
         time.sleep(0.05)
     for path in () if patient else directory.glob("queue.json.rescue.*"):

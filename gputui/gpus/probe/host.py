@@ -110,8 +110,8 @@ def text_of(path: str, most: int = 65536) -> str:
         os.close(fd)
 
 
-def memory_total(proc: str = "/proc") -> int | None:
-    return _meminfo(text_of(f"{proc}/meminfo")).get("MemTotal")
+def memory_total() -> int | None:
+    return _meminfo(text_of("/proc/meminfo")).get("MemTotal")
 
 
 def _meminfo(text: str) -> dict[str, int]:
