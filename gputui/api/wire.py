@@ -209,34 +209,33 @@ class CommandWire(Wire):
         """Bytes before the first answer; None: that has come."""
         self._errors: deque[bytes] = deque(maxlen=20)
         self._has_ended = threading.Event()
+        threading.Thread(target=self._tend, name="command", daemon=True).start()
 
-        def tend() -> None:
-            """Keep the last lines of stderr until the command ends, and reap it: others may keep that stream open."""
-            poll = select.poll()
-            assert process.stderr is not None
-            pidfd, errors, rest = os.pidfd_open(process.pid), process.stderr.fileno(), b""
-            os.set_blocking(errors, False)
-            for descriptor in (pidfd, errors):
-                poll.register(descriptor, select.POLLIN)
-            ready: dict[int, int] = {}
-            try:
-                while pidfd not in ready:
-                    ready = dict(poll.poll())
-                    with contextlib.suppress(BlockingIOError):
-                        data = os.read(errors, _PIECE)
-                        *lines, rest = (rest + data).split(b"\n")
-                        self._errors += [line.strip() for line in lines if line.strip()]
-                        rest = rest[-_PIECE:]
-                        if not data and errors in ready:
-                            poll.unregister(errors)
-            finally:
-                os.close(pidfd)
-                process.stderr.close()
-                self._errors += [rest.strip()] if rest.strip() else []
-                process.wait()
-                self._has_ended.set()
-
-        threading.Thread(target=tend, name="command", daemon=True).start()
+    def _tend(self) -> None:
+        """Keep the last lines of stderr until the command ends, and reap it: others may keep that stream open."""
+        poll, process = select.poll(), self._process
+        assert process.stderr is not None
+        pidfd, errors, rest = os.pidfd_open(process.pid), process.stderr.fileno(), b""
+        os.set_blocking(errors, False)
+        for descriptor in (pidfd, errors):
+            poll.register(descriptor, select.POLLIN)
+        ready: dict[int, int] = {}
+        try:
+            while pidfd not in ready:
+                ready = dict(poll.poll())
+                with contextlib.suppress(BlockingIOError):
+                    data = os.read(errors, _PIECE)
+                    *lines, rest = (rest + data).split(b"\n")
+                    self._errors += [line.strip() for line in lines if line.strip()]
+                    rest = rest[-_PIECE:]
+                    if not data and errors in ready:
+                        poll.unregister(errors)
+        finally:
+            os.close(pidfd)
+            process.stderr.close()
+            self._errors += [rest.strip()] if rest.strip() else []
+            process.wait()
+            self._has_ended.set()
 
     def receive(self) -> bytes:
         while self._skipped is not None:
