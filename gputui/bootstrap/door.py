@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from gputui.ports import JobStore
     from gputui.ports.backend import DirectBackend, RunCommand, StreamRequest
 
-
 log = logging.getLogger(__name__)
 
 MakeCommands: TypeAlias = (

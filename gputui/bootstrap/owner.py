@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from gputui.engine.feed import Feed
     from gputui.ports.backend import DirectBackend
 
-
 log = logging.getLogger(__name__)
 
 LOOK_WITHIN = 5.0

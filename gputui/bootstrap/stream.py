@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from gputui.ports import LogStream
     from gputui.ports.backend import DirectBackend, StreamRequest
 
-
 _PIECE = 65536
 _FLUSH_AFTER = 0.02
 """Seconds that output of a log waits for more."""

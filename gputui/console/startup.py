@@ -22,7 +22,6 @@ from gputui.tui.preferences import Preferences
 if TYPE_CHECKING:
     from gputui.ports import GpuProbe
 
-
 _HINT = "gputui top prints one picture, gputui serve schedules without a screen"
 _TERMINAL = "/dev/tty"
 

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from gputui.domain.accounting import JobRecord
     from gputui.ports import Transaction
 
-
 FOLD_WHEN_IDLE_AT = 64 * 1024
 """Journal size in bytes from which maintenance folds it."""
 NOTE_WITHIN = 1.0

@@ -47,7 +47,6 @@ from gputui.ports.monitor import about
 if TYPE_CHECKING:
     from gputui.engine.telemetry_files import AttemptKey
 
-
 log = logging.getLogger(__name__)
 
 _NO_JOBS: Mapping[JobId, Job] = {}

@@ -26,7 +26,6 @@ from gputui.runtime.host_processes import ProcessSampler
 if TYPE_CHECKING:
     from docker import APIClient
 
-
 _PIECE = 65536
 _LARGEST_HEAD = 65536
 _HEADER = struct.Struct(">BxxxL")

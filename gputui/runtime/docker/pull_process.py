@@ -40,7 +40,6 @@ from gputui.runtime.docker.endpoint import config_directory, read_settings
 if TYPE_CHECKING:
     from docker import APIClient
 
-
 HELPER_PATIENCE = 20.0
 """Seconds that a helper may take: one that waits for somebody to unlock a keyring never answers."""
 _TOKEN_USER = "<token>"

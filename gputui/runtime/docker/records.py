@@ -27,7 +27,6 @@ from gputui.runtime.docker.engine import EngineJson, is_podman
 if TYPE_CHECKING:
     from docker import APIClient
 
-
 _STATES = {
     "created": ContainerState.CREATED,
     "running": ContainerState.RUNNING,
