@@ -232,8 +232,8 @@ class Handlers:
         self._services = services
         self._events = events
         self._changes = KeptChanges()
-        self._room = threading.BoundedSemaphore(2)
-        self._turn = threading.Lock()
+        self._forecast_room = threading.BoundedSemaphore(2)
+        self._forecast_lock = threading.Lock()
 
     # the queue
 
@@ -425,14 +425,14 @@ class Handlers:
     @contextmanager
     def _forecast_turn(self) -> Iterator[Callable[[], bool]]:
         """Yield what tells whether there is still time. One forecast is made at a time, while one waits."""
-        if not self._room.acquire(blocking=False):
+        if not self._forecast_room.acquire(blocking=False):
             raise HttpError(503, "other forecasts are being made", headers=(("Retry-After", "1"),))
         try:
-            with self._turn:
+            with self._forecast_lock:
                 until = time.monotonic() + FORECAST_TIME
                 yield lambda: time.monotonic() < until
         finally:
-            self._room.release()
+            self._forecast_room.release()
 
     def act(self, call: Call) -> http.Acted:
         return self._acted(call, call.body)
