@@ -262,8 +262,6 @@ def _nodes(server: ServerView, now: datetime) -> tuple[Node, ...]:
     return tuple(replace(node, runtimes=(), probe=status, host=None, gpus=tuple(map(old, node.gpus))) for node in nodes)
 
 
-T = TypeVar("T")
-
 BEGIN_WITHIN = 45.0
 """Seconds for ssh to connect, and for the first event."""
 ANSWER_WITHIN = 90.0
@@ -335,7 +333,7 @@ class ServerConnection:
             self.name, self.mapper.snapshot(follower.snapshot), settings, seen_at, plain(follower.problem, 400)
         )
 
-    def ask(self, call: Callable[[ApiBackend], T]) -> T:
+    def ask(self, call: Callable[[ApiBackend], V]) -> V:
         """Return what the server answers; raises GputuiError, which names the server."""
         if problem := self._follower.problem:
             raise GputuiError(f"it does not answer: {problem}", where=self.name)
