@@ -485,14 +485,8 @@ _FOCUS_LASTS = 5.0
 _TOUCH_EVERY = 1.0
 
 
-def _plain(value: object) -> object:
-    """Return a frozen mapping as one that can be encoded."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise NotImplementedError(type(value).__name__)
-
-
-_ENCODER = msgspec.msgpack.Encoder(enc_hook=_plain)
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=dict)
+"""Encoder that writes frozen mappings as others."""
 
 
 class ProbeTurn(Protocol):

@@ -150,7 +150,7 @@ class Terminal:
 
     def serve(self, timeout: float | None = None) -> None:
         """Pass on input and output once there is any; return after that, after a signal, or after `timeout` seconds."""
-        is_held_up = self._is_held_up()
+        is_held_up = not self._is_draining and any(map(self._holds_up, self._clients))
         watched = {self._bell: select.POLLIN, self._listener.fileno(): select.POLLIN}
         if not is_held_up:
             watched |= dict.fromkeys(self._sources, select.POLLIN)
@@ -176,9 +176,6 @@ class Terminal:
         for source in [each for each in self._sources if ready.get(each, 0) & ~select.POLLOUT]:
             self._read(source)
         self._cut_off()
-
-    def _is_held_up(self) -> bool:
-        return not self._is_draining and any(map(self._holds_up, self._clients))
 
     def _holds_up(self, client: TerminalClient) -> bool:
         """Return whether the command waits for this client; cut off, a client that sends input would lose some."""
