@@ -1,4 +1,4 @@
-"""Documents: links have targets, and the glossary names what there is."""
+"""Documents: links have targets, the gate runs the README's own command, and the glossary names what there is."""
 
 from __future__ import annotations
 
@@ -25,6 +25,14 @@ def anchors(text: str) -> set[str]:
     """Return the anchors that GitHub makes of headings."""
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_gate_runs_the_readmes_test_command() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    _, command = [line for line in lines if line.startswith("python3 -m venv .venv ")]  # the other one is the demo's
+    assert f'TEST = "{command}"' in (ROOT / "noxfile.py").read_text().splitlines()
+    lines = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert {"task check", "task test"} <= {" ".join(line.split()[-2:]) for line in lines}
 
 
 def test_the_glossary_names_classes_of_the_code() -> None:
