@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import time
@@ -240,7 +239,6 @@ class Submissions:
 _LASTS = timedelta(seconds=30)
 """Time after which idle GPUs that nobody has marked again are not marked any more."""
 _AGAIN = timedelta(seconds=10)
-_MOST_BYTES = 4 * 1024**2
 
 
 class TelemetryRecord(Struct, frozen=True):
@@ -298,7 +296,7 @@ class TelemetryRecords:
         return found.words if found is not None else ""
 
     def idle(self, now: datetime) -> Mapping[str, datetime]:
-        with contextlib.suppress(OSError, msgspec.DecodeError):
+        with suppress(OSError, msgspec.DecodeError):
             marks = decode_json(self._marks.read_bytes(), IdleMarks)
             if abs(now - marks.at) <= _LASTS:
                 return marks.gpus
@@ -323,7 +321,7 @@ class AnnouncedEnds:
     """Ids of the events that were told, as long as the file keeps them."""
 
     def __init__(self, directory: Path) -> None:
-        self._announced = Index(directory / "told.jsonl", AnnouncedEnd, lambda each: each.event, _MOST_BYTES)
+        self._announced = Index(directory / "told.jsonl", AnnouncedEnd, lambda each: each.event, 4 * 1024**2)
 
     def events(self) -> Collection[str]:
         return self._announced.all().keys()

@@ -195,8 +195,8 @@ def why_shut(row: NodeRow) -> str:
 
 def _node(row: NodeRow, holders: Mapping[str, list[Job]]) -> Node:
     named = {index for index in range(len(row.gpus)) if gpu_name(row.name, index) in holders}
-    unnamed = max(0, row.used_count - len(set(row.used) | named))  # allocated, but Slurm does not tell which
     taken = set(row.used) | named
+    unnamed = max(0, row.used_count - len(taken))  # allocated, but Slurm does not tell which
     for index in range(len(row.gpus)):
         if unnamed and index not in taken:
             taken.add(index)
@@ -226,11 +226,12 @@ class Pictures:
         now, site = datetime.fromtimestamp(polled.at, UTC), polled.site
         found, made = list[tuple[JobRow, Job]](), {}
         for row in polled.rows:
-            facts = row, polled.details.get(row.run_key), row.job_id in suspended
-            known = self._made.get(row.job_id)
-            job = known[1] if known is not None and known[0] == facts else self.job_of(*facts[:2], site.user, facts[2])
-            made[row.job_id] = facts, job
-            found.append((row, job))
+            detail, is_stopped = polled.details.get(row.run_key), row.job_id in suspended
+            facts, known = (row, detail, is_stopped), self._made.get(row.job_id)
+            if known is None or known[0] != facts:
+                known = facts, self.job_of(row, detail, site.user, is_stopped)
+            made[row.job_id] = known
+            found.append((row, known[1]))
         self._made = made
         waiting = sorted((pair for pair in found if pair[1].state is JobState.PENDING), key=_rank)
         reasons, starts = {}, {}

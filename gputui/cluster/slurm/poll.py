@@ -376,7 +376,7 @@ class Poll:
                     detail = replace(detail, **places, share=earlier.share, requested=earlier.requested)
                 runs[row.run_key] = detail
                 if row.life.is_terminal and listings.state_of(detail.state).is_terminal:
-                    ended.append(Ended(row, replace(runs[row.run_key], state=row.state)))
+                    ended.append(Ended(row, replace(detail, state=row.state)))
         told = self.ends.completed(
             [*ended, *self._vanished(before, rows, known.user, now)], has_accounting=known.has_accounting
         )

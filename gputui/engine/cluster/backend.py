@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from datetime import datetime
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -16,6 +15,7 @@ from gputui.domain.cluster import Capability
 from gputui.domain.errors import CauseCode, ClusterUnavailableError, GputuiError, NotFoundError
 from gputui.domain.settings import Settings
 from gputui.domain.submit_action import Done, SubmitJobs
+from gputui.engine.cluster.queue import EngineQueue, UnansweredSubmissions
 
 if TYPE_CHECKING:
     from gputui.domain.action import Action
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from gputui.domain.job_spec import JobId, Submission
     from gputui.domain.snapshot import Snapshot
     from gputui.domain.telemetry_series import Measured
-    from gputui.engine.cluster.queue import EngineQueue, UnansweredSubmissions
     from gputui.ports import Channel, GpuProbe, LogStream, StampedLogStream
     from gputui.ports.backend import About, Entry
 
@@ -58,12 +57,7 @@ class EngineBackend:
         self._command = command
         self._with_gpus = with_gpus
         self._streams: WeakSet[LogStream] = WeakSet()
-
-    @cached_property
-    def _unanswered(self) -> UnansweredSubmissions:
-        from gputui.engine.cluster.queue import UnansweredSubmissions
-
-        return UnansweredSubmissions(self.queue.directory)
+        self._unanswered = UnansweredSubmissions(queue.directory)
 
     def about(self, server: str = "") -> About:
         from gputui.ports.backend import About
@@ -240,8 +234,7 @@ class EngineBackend:
     def close(self) -> None:
         for stream in tuple(self._streams):
             stream.close()
-        if "_unanswered" in vars(self):
-            self._unanswered.told()
+        self._unanswered.told()
         self.queue.close()
 
 

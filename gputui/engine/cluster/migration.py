@@ -290,9 +290,7 @@ class Migration(Struct, frozen=True):
         except GputuiError as error:
             return replace(move, why=str(error))
         known = {index_of(job_id): job_id for job_id in found} if asked.array else {}
-        by_index = {
-            index: known[index] for index in asked.array or ()
-        }  # those cancelled meanwhile may be among the found
+        by_index = {index: known[index] for index in asked.array or ()}  # the cancelled may be among the found
         for job in move.jobs:
             each = [by_index[index] for index in job.indices] if by_index else list(found)
             new_ids |= dict(zip(job.ids, each, strict=True))

@@ -1,4 +1,4 @@
-"""Reading side of the queue of a cluster: snapshots, jobs and history, as the engine tells them."""
+"""The queue of a cluster as the engine tells it: snapshots, jobs and history; and submissions without an answer."""
 
 from __future__ import annotations
 
@@ -11,26 +11,23 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import msgspec
 
 from gputui.domain.errors import ClusterUnavailableError, LostAnswerError, NotFoundError
-from gputui.domain.job_spec import Submission
 
 if TYPE_CHECKING:
     from gputui.domain.access import AuditEntry
     from gputui.domain.accounting import JobRecord
     from gputui.domain.arrays import Entries
     from gputui.domain.job import Job
-    from gputui.domain.job_spec import JobId
+    from gputui.domain.job_spec import JobId, Submission
     from gputui.domain.recurring import RecurringJob
     from gputui.domain.snapshot import Controls, Snapshot, Unreadable
     from gputui.engine.cluster.measurements import MeasuredJobs
     from gputui.ports import Cluster, StoreWatch
-
 
 FRESH = 1.0
 """Seconds for which a snapshot is used before the cluster is asked again."""
@@ -57,7 +54,7 @@ class EngineQueue:
         self._monotonic = monotonic
         self._latest: tuple[Snapshot, Entries] | None = None
         self._taken_at = 0.0
-        self._lock = Lock()
+        self._lock = threading.Lock()
         self.on_refresh: Callable[[], None] = lambda: None
         """Called after each change of the cluster by this process."""
 
