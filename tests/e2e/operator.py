@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from tests.e2e.terminal import Terminal
@@ -44,6 +45,15 @@ class Operator:
 
     def type(self, text: str) -> None:
         self._terminal.press("-l", text)
+
+    def find(self, words: str, name: str) -> None:
+        """Filter the queue, and wait until a job of this name is the selected one, whose log is shown."""
+        self.press("/")
+        self.type(words)
+        self.sees(f" /{words}")  # Enter that reaches the console together with text is part of a paste
+        self.press("Enter")
+        self.sees(" jobs   Esc shows all", name)
+        self.sees_that(lambda shown: re.search(rf" LOG #\d+ {name} ", shown) is not None)
 
     def sees(self, *wanted: str) -> str:
         return self._terminal.until(*wanted)

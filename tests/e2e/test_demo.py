@@ -47,10 +47,8 @@ def test_each_task_of_the_tour_takes_five_keys_at_most(operator: Operator) -> No
     operator.is_back()
 
     # the error in a failed job's log
-    operator.press("1", "/")
-    operator.type("state:failed")
-    operator.press("Enter")
-    operator.sees(" jobs   Esc shows all", "sdxl-lora-1024")
+    operator.press("1")
+    operator.find("state:failed", "sdxl-lora-1024")
     operator.press("e")
     operator.sees("Traceback (most recent call last):", "error 1 of 2")
     operator.press("1")
@@ -70,10 +68,7 @@ def test_each_task_of_the_tour_takes_five_keys_at_most(operator: Operator) -> No
         operator.is_back()
 
     # one above another: the change is shown before it is made
-    operator.press("/")
-    operator.type("mine-c")
-    operator.press("Enter")
-    operator.sees(" jobs   Esc shows all", "mine-c")
+    operator.find("mine-c", "mine-c")
     operator.press("+")
     operator.sees("What if", "priority 50 -> 60")
     operator.press("Enter")
@@ -90,10 +85,7 @@ def test_each_task_of_the_tour_takes_five_keys_at_most(operator: Operator) -> No
 
     # a checkpoint of a running job, which goes on
     operator.pressed = 0
-    operator.press("/")
-    operator.type("llama-7b-sft is:running")
-    operator.press("Enter")
-    operator.sees(" jobs   Esc shows all", "llama-7b-sft")
+    operator.find("llama-7b-sft is:running", "llama-7b-sft")
     operator.press("I")
     operator.sees("USR1")
     operator.press("Enter")
