@@ -23,6 +23,7 @@ from gputui.client import Beginning, JobEvent, JobInfo, JobOptions
 from gputui.domain.action import Pause
 from gputui.domain.errors import InputError, NoOwnerError, NotFoundError
 from tests.api.scripted_owner import answer_of, scripted, whole_message
+from tests.waiting import until
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PATIENCE = 60.0
@@ -41,15 +42,15 @@ class Owner:
         words = ("--state", str(self.state), "--probe", "sim:2:A100", "--runtime", "process", "serve")
         with self._log.open("ab") as out:
             self._process = subprocess.Popen([sys.executable, "-P", "-m", "gputui", *words], stdout=out, stderr=out)
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            try:
-                with Client(self.socket) as client:
-                    client.about()
-                return
-            except NoOwnerError:
-                assert time.monotonic() < deadline, self._log.read_text()
-                time.sleep(0.05)
+        until(self._answers, self._log.read_text)
+
+    def _answers(self) -> bool:
+        try:
+            with Client(self.socket) as client:
+                client.about()
+        except NoOwnerError:
+            return False
+        return True
 
     def end(self, number: int = signal.SIGTERM) -> None:
         self._process.send_signal(number)

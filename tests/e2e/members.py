@@ -6,7 +6,6 @@ import json
 import os
 import pwd
 import subprocess
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from gputui.domain.job import Job
 from gputui.store import TinyJobStore
 from tests.e2e.commands import Account
 from tests.e2e.site import COMMANDS
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0
@@ -88,7 +88,4 @@ class Site:
         return self.store.get(job_id)
 
     def until(self, true: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not true():
-            assert time.monotonic() < deadline, f"gave up waiting until {what}"
-            time.sleep(0.02)
+        until(true, what)

@@ -7,8 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from gputui.engine.leadership import current_leader
 from tests import leftovers
 from tests.e2e.terminal import Terminal
 from tests.machine_load import stretched
+from tests.waiting import until
 
 PATIENCE = 60.0
 CONSOLE = [sys.executable, "-m", "gputui"]
@@ -69,13 +69,6 @@ class Place:
 
     def began(self, name: str) -> float:
         return (self.path / name).stat().st_mtime
-
-
-def until(is_so: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not is_so():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from bench._measure import Terminal as RawTerminal
 from gputui.engine.leadership import current_leader
 from tests import leftovers
 from tests.e2e.terminal import Terminal
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0
@@ -65,13 +66,6 @@ class Place:
         """Return the pid of the leader; 0 without one."""
         found = current_leader(self.state)
         return found.pid if found else 0
-
-
-def until(is_so: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not is_so():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from tests.cases import cases
 from tests.e2e.person import Person
 from tests.e2e.site import COMMANDS
 from tests.runtime.dockerd import IMAGE, NETWORK, Dockerd
+from tests.waiting import until
 
 Environ = dict[str, str]
 GPUTUI = [sys.executable, "-m", "gputui"]
@@ -66,13 +66,6 @@ def end(environ: Environ, job: str) -> None:
     """Cancel a job, which would otherwise outlive its scheduler, and wait for its end."""
     gputui(environ, "cancel", job)
     assert gputui(environ, "wait", "-q", "--timeout", "60s", job)[0] != 124
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @on_the_host

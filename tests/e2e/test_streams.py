@@ -8,8 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -34,6 +33,7 @@ from gputui.runtime.process.runtime import ProcessRuntime
 from gputui.store import TinyJobStore
 from tests import leftovers
 from tests.factories import NOW
+from tests.waiting import until
 
 PATIENCE = 30.0
 ME = Caller(os.geteuid(), os.getegid(), (), "me", Role.USER)
@@ -117,13 +117,6 @@ def output(channel: Channel, until: bytes = b"") -> tuple[bytes, bytes]:
     return bytes(out), bytes(err)
 
 
-def soon(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_a_command_runs_in_a_job_and_the_audit_log_has_it(place: Place) -> None:
     job = place.started("sleep 600")
     channel = entered(*place.ask(job, ExecRequest(("sh", "-c", "cat; echo no >&2; exit 4"), stdin=True)))
@@ -133,9 +126,7 @@ def test_a_command_runs_in_a_job_and_the_audit_log_has_it(place: Place) -> None:
     assert output(channel) == (b"hello", b"no\n")
     assert channel.exit_code() == 4
     channel.close()
-    found = partial(_entries, place, job)
-    soon(lambda: bool(found()))
-    [entry] = found()
+    [entry] = until(partial(_entries, place, job))
     assert (entry.uid, entry.user) == (ME.uid, "me")
     assert "exit 4" in entry.after
 
@@ -180,7 +171,7 @@ def test_a_stream_from_the_start_begins_once_the_job_runs(place: Place) -> None:
     assert awaited.channel() is None
     place.start(waiting)
     place.streams.look()
-    soon(lambda: awaited.channel() is not None)
+    until(lambda: awaited.channel() is not None)
     channel = awaited.channel()
     assert channel is not None
     channel.send(b"typed\n")
@@ -194,7 +185,7 @@ def test_who_waits_hears_that_the_owner_ends(place: Place) -> None:
     awaited = AwaitedStream(*place.ask(place.job("true", PIPES), Attach(from_start=True)))
     place.streams.close()
     with pytest.raises(NoOwnerError):
-        soon(lambda: awaited.channel() is not None)
+        until(lambda: awaited.channel() is not None)
 
 
 def test_a_log_is_followed_to_its_end_and_shows_a_line_that_has_not_ended(place: Place) -> None:
@@ -217,7 +208,7 @@ def test_a_log_is_followed_to_its_end_and_shows_a_line_that_has_not_ended(place:
 def test_of_an_ended_attempt_standard_error_comes_apart(place: Place) -> None:
     job = place.started("echo out; sleep 0.2; echo err >&2; sleep 0.2; echo more", PIPES)
     attempt = job.attempts[0].container_id or ""
-    soon(lambda: (found := place.runtime.inspect(attempt)) is not None and found.ended_at is not None)
+    until(lambda: (found := place.runtime.inspect(attempt)) is not None and found.ended_at is not None)
     ended = replace(job, attempts=(replace(job.attempts[0], ended_at=NOW),), state=JobState.COMPLETED, ended_at=NOW)
     with place.store.transaction() as transaction:
         transaction.put(ended)

@@ -26,6 +26,7 @@ from gputui.domain.state import JobState
 from gputui.engine.hooks import Deliver, NotDeliveredError, sinks
 from tests.cases import cases
 from tests.factories import NOW, running
+from tests.waiting import until
 
 FAILED = ended(
     running(7, name="bad\nname\x1b[31m").evolve(
@@ -89,10 +90,7 @@ def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None
         deliver(FAILED)
     assert time.monotonic() - before < 20
     child = int((tmp_path / "child").read_text())
-    deadline = time.monotonic() + 60
-    while is_running(child) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not is_running(child)
+    until(lambda: not is_running(child), "it runs on")
 
 
 def is_running(pid: int) -> bool:

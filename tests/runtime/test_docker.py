@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -28,6 +27,7 @@ from tests.cases import cases
 from tests.factories import FakeClock, uuid
 from tests.runtime.contract import OTHER_STORE, PATIENCE, SLEEP, STORE, Harness, output, record, seen, shell
 from tests.runtime.dockerd import IMAGE, IMAGE_OF_NVIDIA, NETWORK, Dockerd
+from tests.waiting import until
 
 pytestmark = pytest.mark.docker
 
@@ -317,10 +317,7 @@ def test_a_pull_that_hangs_can_be_cancelled_and_ends_in_the_engine_too(
     thread.join(PATIENCE)
     assert [fault.cause.code for fault in faults] == [CauseCode.CANCELLED]
     assert said[0] == "pulling"
-    deadline = time.monotonic() + PATIENCE
-    while engine.log_path.read_text().count(given_up) == before:
-        assert time.monotonic() < deadline, "the engine pulls on"
-        time.sleep(0.05)
+    until(lambda: engine.log_path.read_text().count(given_up) != before, "the engine pulls on", seconds=PATIENCE)
 
 
 def test_a_pull_without_progress_is_aborted(engine: Dockerd, hanging: tuple[str, IO[bytes]]) -> None:

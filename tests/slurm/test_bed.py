@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from tests.process_list import command_lines
 from tests.runtime.dockerd import has_cgroups
 from tests.slurm.bed import IMAGE, PATIENCE, Bed
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 
@@ -62,10 +62,8 @@ def test_nothing_of_it_stays(end: signal.Signals) -> None:
     program.send_signal(end)
     program.communicate(timeout=PATIENCE)
     directory = Path(lines[1].partition("SLURM_CONF=")[2].partition("/slurm.conf")[0])
-    deadline = time.monotonic() + PATIENCE
-    while any(os.fsencode(directory) in word for words in command_lines().values() for word in words):
-        assert time.monotonic() < deadline, "its processes stay"
-        time.sleep(0.05)
+    name = os.fsencode(directory)
+    until(lambda: not any(name in word for words in command_lines().values() for word in words), "its processes stay")
     if end == signal.SIGKILL:
         Bed(nodes=1).destroy()  # each sweeps what others could not
     assert directory.name.startswith("gputui-slurm-")

@@ -21,6 +21,7 @@ from gputui.ports import Cluster
 from tests.cluster.contract import PATIENCE, ClusterContract
 from tests.runtime.dockerd import NETWORK
 from tests.slurm.bed import IMAGE, Bed
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 
@@ -108,10 +109,7 @@ def test_jobs_that_are_cancelled_while_they_start_leave_at_once(bed: Bed, tmp_pa
 def test_a_requeued_job_is_not_requeued_by_slurm_itself(bed: Bed, tmp_path: Path) -> None:
     cluster = cluster_of(bed, tmp_path)
     (job_id,) = cluster.submit([Submission(JobSpec(command=("sleep", "600")))], str(uuid4()))
-    deadline = time.monotonic() + PATIENCE
-    while not cluster.job(job_id).attempts:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    until(lambda: cluster.job(job_id).attempts, seconds=PATIENCE, pause=0.1)
     assert cluster.act(Requeue((job_id,))) == (job_id,)
     assert " Requeue=0 Restarts=1 " in bed.run("scontrol", "--oneliner", "show", "job", str(job_id)).stdout
 
@@ -120,10 +118,7 @@ def test_a_user_may_only_lower_the_time_limit_of_her_running_job(bed: Bed, tmp_p
     cluster = cluster_of(bed, tmp_path, "alice")
     spec = JobSpec(command=("sleep", "600"), time_limit=timedelta(hours=1))
     (job_id,) = cluster.submit([Submission(spec)], str(uuid4()))
-    deadline = time.monotonic() + PATIENCE
-    while not cluster.job(job_id).attempts:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    until(lambda: cluster.job(job_id).attempts, seconds=PATIENCE, pause=0.1)
     with pytest.raises(ClusterRefusedError, match=r"access denied: .*users may only lower the time limit"):
         cluster.act(EditJobs((job_id,), Edit({"time_limit": timedelta(hours=2)})))
     assert cluster.act(EditJobs((job_id,), Edit({"time_limit": timedelta(minutes=30)}))) == (job_id,)

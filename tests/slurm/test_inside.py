@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
@@ -17,9 +16,10 @@ from gputui.domain.job_spec import Interactive, JobSpec, Submission
 from gputui.ports import Channel
 from gputui.ports.backend import Attach
 from tests.cluster.talk import Talk
-from tests.slurm.bed import IMAGE, PATIENCE, Bed
+from tests.slurm.bed import IMAGE, Bed
 from tests.slurm.person import Person
 from tests.slurm.test_cluster import cluster_of
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 
@@ -27,10 +27,7 @@ _WAITS = "trap 'exit 0' TERM; echo ready; while :; do sleep 0.1; done"
 
 
 def until_ready(person: Person, job: int) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while "ready" not in person.run("logs", str(job), check=False).out:
-        assert time.monotonic() < deadline, person.bed.told()
-        time.sleep(0.1)
+    until(lambda: "ready" in person.run("logs", str(job), check=False).out, person.bed.told, pause=0.1)
 
 
 def test_a_command_in_the_container_of_ones_own_job(bed: Bed, alice: Person, root: Person) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -24,6 +23,7 @@ from gputui.domain.state import JobState
 from tests.cluster.talk import Talk
 from tests.runtime.sshd import Sshd
 from tests.slurm.bed import PATIENCE, Bed
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.ssh, pytest.mark.xdist_group("slurm")]
 
@@ -75,10 +75,7 @@ def test_a_job_is_submitted_followed_and_ended(bed: Bed, login: Sshd, cluster: S
 
 def test_what_the_batch_script_knew_of_a_failure_is_read_there(cluster: SlurmCluster) -> None:
     (job_id,) = cluster.submit([Submission(JobSpec(command=("no-such-program",)))], str(uuid4()))
-    deadline = time.monotonic() + PATIENCE
-    while not (job := cluster.job(job_id)).state.is_terminal:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    job = until(lambda: job if (job := cluster.job(job_id)).state.is_terminal else None, pause=0.1)
     assert job.cause is not None
     assert job.cause.code is CauseCode.COMMAND_NOT_FOUND
     assert job.cause.text.endswith(" has no program no-such-program")
@@ -86,10 +83,7 @@ def test_what_the_batch_script_knew_of_a_failure_is_read_there(cluster: SlurmClu
 
 def test_a_shell_in_a_job(login: Sshd, cluster: SlurmCluster) -> None:
     (job_id,) = cluster.submit([Submission(JobSpec(command=("sleep", "600")))], str(uuid4()))
-    deadline = time.monotonic() + PATIENCE
-    while cluster.job(job_id).state is not JobState.RUNNING:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    until(lambda: cluster.job(job_id).state is JobState.RUNNING, pause=0.1)
     script = 'until [ "$(stty size)" = "44 155" ]; do sleep 0.05; done; echo "$TERM it\'s"; read word; exit 3'
     request = ExecRequest(("sh", "-c", script), stdin=True, tty=True, term="vt220")
     talk = Talk(cluster.enter(cluster.job(job_id), request))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +21,7 @@ from gputui.domain.settings import ClusterSettings, Settings
 from gputui.domain.state import JobState
 from tests.slurm.bed import PATIENCE, Bed
 from tests.slurm.test_cluster import cluster_of
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 
@@ -116,10 +116,7 @@ def test_a_job_that_slurm_forgot_has_its_record(tmp_path: Path) -> None:
         cluster = cluster_of(bed, tmp_path)
         spec = JobSpec(command=("sh", "-c", "sleep 2; exit 3"), name="forgotten", gpus=GpuRequest(2, 2))
         (job_id,) = cluster.submit([Submission(spec)], str(uuid4()))
-        deadline = time.monotonic() + 4 * PATIENCE
-        while cluster.snapshot().job(job_id) is not None:
-            assert time.monotonic() < deadline
-            time.sleep(0.5)
+        until(lambda: cluster.snapshot().job(job_id) is None, seconds=4 * PATIENCE, pause=0.5)
         job = cluster_of(bed, tmp_path).job(job_id)
         assert (job.state, job.exit_code, job.spec.command) == (JobState.FAILED, 3, spec.command)
         assert job.attempt is not None

@@ -16,6 +16,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partialmethod
 from typing import Any
 
 import textual.app
@@ -127,21 +128,12 @@ def _draw(screen: Screen[Any]) -> None:
         app._handle_exception(error)  # noqa: SLF001
 
 
-def _never(screen: Screen[Any]) -> bool:
-    return False
-
-
-def _is_changed(screen: Screen[Any]) -> bool:
-    """Return whether a part of this screen is to be drawn."""
-    return bool(screen._compositor._dirty_regions)  # noqa: SLF001 - nothing public
-
-
-async def quiet(pilot: Pilot[Any], seconds: float = LONGEST, *, draws: Callable[[Screen[Any]], bool] = _never) -> bool:
+async def quiet(pilot: Pilot[Any], seconds: float = LONGEST, *, draws: bool = False) -> bool:
     """Wait until all messages are handled and all is laid out. Stands in for `Pilot._wait_for_screen`.
 
     Args:
         seconds: Seconds to wait at most.
-        draws: Whether a screen that has been laid out is to be drawn.
+        draws: Whether what has changed on a screen that has been laid out is to be drawn.
 
     Returns:
         False if the app has no screen any more.
@@ -158,31 +150,19 @@ async def quiet(pilot: Pilot[Any], seconds: float = LONGEST, *, draws: Callable[
         if not _is_laid_out(screen):
             screen._on_timer_update()  # noqa: SLF001 - as Textual's own pilot does
             continue
-        if draws(screen):
+        if draws and screen._compositor._dirty_regions:  # noqa: SLF001 - nothing public
             _draw(screen)
         if _is_laid_out(screen) and _due(loop) == math.inf:
             return True
     return True
 
 
-async def pause(pilot: Pilot[Any], delay: float | None = None) -> None:
+async def pause(pilot: Pilot[Any], delay: float | None = None, *, draws: bool = False) -> None:
     """Wait until everything is laid out, and for `delay`. Replaces `Pilot.pause`."""
-    await _pause(pilot, delay, _never)
-
-
-async def _pause(pilot: Pilot[Any], delay: float | None, draws: Callable[[Screen[Any]], bool]) -> None:
     await quiet(pilot, draws=draws)
     if delay is not None:
         await asyncio.sleep(delay)
     pilot.app.screen._on_timer_update()  # noqa: SLF001 - as Textual's own pilot does
-
-
-async def _quiet_and_drawn(pilot: Pilot[Any], seconds: float = LONGEST) -> bool:
-    return await quiet(pilot, seconds, draws=_is_changed)
-
-
-async def _pause_and_draw(pilot: Pilot[Any], delay: float | None = None) -> None:
-    await _pause(pilot, delay, _is_changed)
 
 
 async def press_each(pilot: Pilot[Any], *keys: str) -> None:
@@ -242,8 +222,8 @@ def share_style_sheets(patch: Callable[[Any, str, Any], None]) -> None:
 
 def draw_each_wait(patch: Callable[[Any, str, Any], None]) -> None:
     """Draw all that has changed at the end of each wait: for pictures, and for logs, which go on when drawn."""
-    patch(Pilot, "_wait_for_screen", _quiet_and_drawn)
-    patch(Pilot, "pause", _pause_and_draw)
+    patch(Pilot, "_wait_for_screen", partialmethod(quiet, draws=True))
+    patch(Pilot, "pause", partialmethod(pause, draws=True))
 
 
 def draw_at_once(patch: Callable[[Any, str, Any], None]) -> None:

@@ -116,14 +116,17 @@ async def read_parts(*parts: bytes, pause: float | None = None) -> list[str]:
     reads, writes = os.pipe()
     driver = Reading(App(), reads)
 
+    def write_one(part: bytes) -> None:
+        handled = len(driver.messages)
+        os.write(writes, part)
+        if pause is None:
+            until(lambda: len(driver.messages) > handled, part, pause=0.001)
+        else:
+            time.sleep(pause)
+
     def write() -> None:
         for part in parts:
-            handled = len(driver.messages)
-            os.write(writes, part)
-            if pause is None:
-                until(lambda handled=handled: len(driver.messages) > handled, part, pause=0.001)
-            else:
-                time.sleep(pause)
+            write_one(part)
         time.sleep(0.05)
         driver.exit_event.set()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 import weakref
 
 from textual.message import Message
@@ -15,6 +14,7 @@ from gputui.tui.actions import ActionDone, ActionRequested, ActionThread
 from gputui.tui.progress import IsWanted, LatestWorker
 from tests.factories import ACTOR, FakeClock
 from tests.memory_store import MemoryJobStore
+from tests.waiting import until
 
 PATIENCE = 60.0
 
@@ -123,7 +123,4 @@ def test_the_subject_of_an_action_is_freed_when_it_is_done() -> None:
 
 def gone(kept: weakref.ref[Queue]) -> None:
     """The thread lets go just after it has told."""
-    deadline = time.monotonic() + PATIENCE
-    while kept() is not None:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: kept() is None, "it is kept")
