@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -25,6 +24,7 @@ from tests.login_shells import SHELLS, talkative
 from tests.needs import need
 from tests.process_list import command_lines
 from tests.runtime.sshd import Sshd
+from tests.waiting import until
 
 pytestmark = pytest.mark.ssh
 PATIENCE = 60.0
@@ -98,10 +98,8 @@ def test_nothing_follows_a_log_there_for_a_command_that_was_killed(login: Sshd, 
     environ = os.environ | {"PATH": login.path, "TMPDIR": str(login.directory)}
     done = subprocess.run([sys.executable, "-c", _KILLED, str(path)], env=environ, capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, b"first\n"), done.stderr
-    deadline = time.monotonic() + PATIENCE
-    while following := [words for words in command_lines().values() if os.fsencode(path) in words]:
-        assert time.monotonic() < deadline, following
-        time.sleep(0.02)
+    name = os.fsencode(path)
+    until(lambda: not any(name in words for words in command_lines().values()), "its tail runs on")
 
 
 @cases("has_input", [False, True])

@@ -235,6 +235,7 @@ def collects() -> Iterator[None]:
 async def test_a_screen_that_fails_anywhere_is_opened_again_and_reports_it(
     fails: Act, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.clear()
     screens = Screens(fails)
     assert await screens.run() == (ExitChoice.HAND_OVER, 7)
     assert len(screens.made) == 2

@@ -111,9 +111,8 @@ def test_what_has_no_terminal(harness: KubernetesHarness) -> None:
 
 
 @cases(("resource", "capability"), [("pods/exec", Capability.INSIDE), ("pods/attach", Capability.STREAMS)])
-def test_the_right_to_enter_pods_is_a_capability(
-    harness: KubernetesHarness, resource: str, capability: Capability
-) -> None:
+def test_the_right_to_enter_pods_is_a_capability(make: MakeHarness, resource: str, capability: Capability) -> None:
+    harness = make()
     ann = harness.as_user("ann")
     harness.fake.access.revoke("", resource, "create")
     job = running(ann)

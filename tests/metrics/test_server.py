@@ -272,10 +272,7 @@ def is_closed_after_a_byte(client: socket.socket) -> bool:
     ("mode", "words"),
     [(0o604, "can be read or changed by others"), (0o620, "can be read or changed by others"), (0o640, "")],
 )
-def test_secret_files_are_for_their_owner_and_a_group_of_readers(
-    tmp_path: Path, users: Path, mode: int, words: str
-) -> None:
-    del tmp_path
+def test_secret_files_are_for_their_owner_and_a_group_of_readers(users: Path, mode: int, words: str) -> None:
     users.chmod(mode)
     if not words:
         assert isinstance(read_users(users), Users)

@@ -19,7 +19,6 @@ from gputui.store import TinyJobStore
 from gputui.store.codec import encode_job
 from gputui.store.files import FileAccess
 from gputui.store.history import HistoryFiles, latest
-from tests.cases import cases
 from tests.factories import ACTOR, NOW, array, job
 from tests.store.conftest import SETTINGS
 from tests.store.test_kills import python
@@ -179,8 +178,8 @@ def test_past_jobs_are_read_by_month_in_their_last_version(tiny: TinyJobStore, d
     assert (found, next(one.id for one in tiny.past())) == ([april.evolve(id=3)], 3)
 
 
-@cases("part", [1 << 24, 1200, 64])
-@cases("damage", [b"", b'{"id":7,"schema":3,"job":{}}\n', b'{"id":3,"schema":1,"job":{"prio":1}}\n'])
+@pytest.mark.parametrize("part", [1 << 24, 1200, 64])
+@pytest.mark.parametrize("damage", [b"", b'{"id":7,"schema":3,"job":{}}\n', b'{"id":3,"schema":1,"job":{"prio":1}}\n'])
 def test_part_size_damage_and_old_versions_do_not_change_past_jobs(
     tiny: TinyJobStore, directory: Path, monkeypatch: pytest.MonkeyPatch, part: int, damage: bytes
 ) -> None:

@@ -329,9 +329,7 @@ def test_a_journal_overwritten_during_a_write_is_refused_after_the_next_read(dir
 
 
 @cases("tear", ["zeros", "old data", "a line within"])
-def test_power_loss_in_a_write_stops_no_later_one(
-    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tear: str
-) -> None:
+def test_power_loss_in_a_write_stops_no_later_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tear: str) -> None:
     """A line was written in part, with its newline, and the record is as it was last synced."""
     directory = tmp_path / "state"
     tears = {"zeros": b"\0" * 40, "old data": b"x" * 40, "a line within": b"\n" + b"y" * 39}

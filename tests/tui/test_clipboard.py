@@ -65,7 +65,8 @@ def screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str
 
 @cases(("setting", "more"), [("external", MORE), ("off", "")])
 async def test_in_tmux_its_own_buffer_has_the_text(tmux: list[str], setting: str, more: str) -> None:
-    await asyncio.to_thread(subprocess.check_call, [*tmux, "set-option", "-s", "set-clipboard", setting])
+    for words in (["set-option", "-s", "set-clipboard", setting], ["set-buffer", "another text"]):
+        await asyncio.to_thread(subprocess.check_call, [*tmux, *words])
     assert await copied_id(Console()) == f"copied to tmux's buffer{more}: 101"
     assert await asyncio.to_thread(subprocess.check_output, [*tmux, "show-buffer"]) == b"101"
 
