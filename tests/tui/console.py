@@ -40,6 +40,7 @@ from tests.fake_backend import FakeBackend, Inside
 from tests.foreign import FakeContainers, FakeHost
 from tests.memory_store import MemoryJobStore
 from tests.tui.sample import rich_snapshot
+from tests.waiting import PATIENCE
 
 
 class FakeStream:
@@ -256,6 +257,13 @@ class Console:
         """Publish a snapshot and wait until it is on the screen."""
         self.feed.publish(snapshot)
         await pilot.pause()
+
+
+async def until(pilot: Pilot[ExitChoice], condition: Callable[[], object]) -> None:
+    """Wait until the condition holds: threads report by messages."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await pilot.pause(0.005)
 
 
 @asynccontextmanager

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Callable
 
 from textual.pilot import Pilot
 
@@ -13,21 +11,12 @@ from gputui.tui.actions import ExitChoice
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.screens.what_if import WhatIf
 from tests.tui import plans
-from tests.tui.console import Console
-
-PATIENCE = 60.0
+from tests.tui.console import Console, until
 
 
 def watched(snapshot: Snapshot | None = None, *, what_if: str = "always") -> Console:
     """Return a console of a full node that shows the effect of an action first."""
     return Console(plans.contended() if snapshot is None else snapshot, what_if=what_if, policy=plans.KEPT)
-
-
-async def until(pilot: Pilot[ExitChoice], condition: Callable[[], bool]) -> None:
-    """Wait until the condition holds: the forecast thread reports by a message."""
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await pilot.pause()
 
 
 async def judged(console: Console, pilot: Pilot[ExitChoice]) -> None:

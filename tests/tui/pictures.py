@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +17,7 @@ from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.log_view import LogView
 from tests.tui import sample
-from tests.tui.console import Console
+from tests.tui.console import Console, until
 from tests.tui.test_pictures import LOG, Compare
 
 SMALL, MIDDLING, WIDE = "80x24", "120x36", "200x50"
@@ -93,14 +92,10 @@ async def _arrive(console: Console, look: Look, pilot: Pilot[ExitChoice]) -> Non
 async def quiet(console: Console, pilot: Pilot[ExitChoice]) -> None:
     """Wait for actions, forecasts, logs, the history and requests to the engine."""
     await console.settle(pilot)
-    async with asyncio.timeout(60):
-        while not all(_is_quiet(console, screen) for screen in console.app.screen_stack):
-            await pilot.pause(0.002)
+    await until(pilot, lambda: all(_is_quiet(console, screen) for screen in console.app.screen_stack))
     await pilot.app.workers.wait_for_complete()
     await pilot.pause()
-    async with asyncio.timeout(60):
-        while _is_unfinished(console.screen_text):
-            await pilot.pause(0.002)
+    await until(pilot, lambda: not _is_unfinished(console.screen_text))
 
 
 UNFINISHED = ("being computed …", "Start  …", "Reading the history …")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -10,7 +9,7 @@ from textual.pilot import Pilot
 
 from gputui.tui.actions import ExitChoice
 from gputui.tui.screens.log_pane import LogPane
-from tests.tui.console import Console
+from tests.tui.console import Console, until
 
 NUMBERED = [b"line %d" % i for i in range(300)]
 
@@ -27,9 +26,7 @@ async def begun(console: Console, pilot: Pilot[ExitChoice], lines: list[bytes]) 
 
 async def looked(pane: LogPane, pilot: Pilot[ExitChoice]) -> None:
     """Wait until everything is searched and loaded."""
-    async with asyncio.timeout(60):
-        while not pane.reading.search.is_done or pane.is_loading or pane.paints_soon:
-            await pilot.pause(0.005)
+    await until(pilot, lambda: pane.reading.search.is_done and not pane.is_loading and not pane.paints_soon)
     await pilot.pause()
 
 

@@ -11,8 +11,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.tui.screens.pages import Detail
 from gputui.tui.screens.process_view import GpuProcessesScreen, GpuProcessTable
 from tests.factories import NOW, snapshot
-from tests.tui.console import Console, on_screen
-from tests.tui.foresight import until
+from tests.tui.console import Console, on_screen, until
 from tests.tui.occupied import FOREIGN, occupied, occupied_console
 from tests.tui.test_process_view import shows
 

@@ -16,8 +16,7 @@ from gputui.tui.widgets.queue_tabs import QueueTab
 from tests.cases import cases
 from tests.factories import NOW, array, job, running
 from tests.tui import sample
-from tests.tui.console import Console, on_screen
-from tests.tui.foresight import until
+from tests.tui.console import Console, on_screen, until
 
 COUNT = 100_000
 ENTRY = array(range(COUNT), first=7, limit=8, name="sweep")

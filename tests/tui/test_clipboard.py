@@ -15,8 +15,7 @@ import pytest
 from gputui.tui.terminal import through_screen
 from tests.cases import cases
 from tests.needs import need
-from tests.tui.console import Console
-from tests.tui.foresight import until
+from tests.tui.console import Console, until
 
 SENT = "sent to the terminal's clipboard (OSC 52): 101"
 MORE = ", sent to the terminal's clipboard (OSC 52)"

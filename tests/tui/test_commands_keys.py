@@ -19,8 +19,7 @@ from gputui.tui.screens.help import Context, Help, arranged, help_lines
 from gputui.tui.screens.main import Main
 from tests.cases import cases
 from tests.factories import NOW
-from tests.tui.console import Console, on_screen
-from tests.tui.foresight import until
+from tests.tui.console import Console, on_screen, until
 from tests.tui.sample import empty_queue, paused
 
 

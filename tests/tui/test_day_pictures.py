@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -23,7 +22,7 @@ from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.screens.what_if import WhatIf
 from tests.cases import cases
 from tests.tui import days, plans, sample
-from tests.tui.console import Console
+from tests.tui.console import Console, until
 from tests.tui.foresight import watched
 from tests.tui.pictures import SIZES, Look, looks_as_it_did, quiet, sizes_of, text_of
 from tests.tui.test_commands_inside import FakeInside
@@ -87,9 +86,7 @@ async def over(console: Console, pilot: Pilot[ExitChoice]) -> None:
 
 async def at_its_error(console: Console, pilot: Pilot[ExitChoice]) -> None:
     """Wait until the log has been read and searched for errors, and the keys are those of a search."""
-    async with asyncio.timeout(60):
-        while "error 1 of 4" not in console.screen_text:
-            await pilot.pause(0.002)
+    await until(pilot, lambda: "error 1 of 4" in console.screen_text)
     main = console.app.screen
     assert isinstance(main, Main)
     main.refresh_time()  # else the keys follow with the next snapshot or second

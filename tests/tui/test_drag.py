@@ -19,8 +19,8 @@ from gputui.tui.screens.queue_pane import Drag
 from gputui.tui.screens.what_if import WhatIf
 from tests.factories import NOW, job
 from tests.tui import plans
-from tests.tui.console import Console, on_screen
-from tests.tui.foresight import opened, until, watched
+from tests.tui.console import Console, on_screen, until
+from tests.tui.foresight import opened, watched
 
 SETTINGS = replace(Settings(), policy=plans.KEPT)
 

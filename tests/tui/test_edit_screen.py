@@ -23,8 +23,8 @@ from gputui.tui.screens.what_if import WhatIf
 from tests.cases import cases
 from tests.factories import GIB, job
 from tests.tui import plans
-from tests.tui.console import Console, on_screen
-from tests.tui.foresight import edit, until, watched
+from tests.tui.console import Console, on_screen, until
+from tests.tui.foresight import edit, watched
 
 OPTIONS = ContainerOptions(env=(("TOKEN", "hunter2"), ("A", "1")), volumes=("/data:/data",), shm_size=GIB)
 

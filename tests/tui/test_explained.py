@@ -15,8 +15,8 @@ from gputui.tui.present.job import JobContext
 from gputui.tui.screens import pages
 from tests.factories import NOW, uuid
 from tests.tui import plans
-from tests.tui.console import on_screen
-from tests.tui.foresight import explained, until, watched
+from tests.tui.console import on_screen, until
+from tests.tui.foresight import explained, watched
 
 TERMS = ("level", "expansion", "age")
 

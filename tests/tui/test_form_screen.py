@@ -28,8 +28,8 @@ from gputui.tui.screens.job_form import keep_submission, label, recent_submissio
 from gputui.tui.screens.main import Main
 from tests.cases import cases
 from tests.factories import GIB
-from tests.tui.console import Console, on_screen
-from tests.tui.foresight import edit, judged, until
+from tests.tui.console import Console, on_screen, until
+from tests.tui.foresight import edit, judged
 from tests.tui.sample import secret_job
 
 SMALL = (80, 24)

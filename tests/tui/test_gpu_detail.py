@@ -41,8 +41,7 @@ from tests.cases import cases
 from tests.factories import GIB, NOW, gpu, running, uuid, view
 from tests.factories import sample as reading
 from tests.tui import days, sample
-from tests.tui.console import Console, on_screen, steady
-from tests.tui.foresight import until
+from tests.tui.console import Console, on_screen, steady, until
 from tests.tui.test_pictures import WIDE, Compare, matches
 
 

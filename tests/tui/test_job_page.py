@@ -25,8 +25,7 @@ from gputui.tui.widgets.log_view import JobLog
 from tests.cases import cases
 from tests.factories import NOW, job, running, uuid
 from tests.tui import sample
-from tests.tui.console import Console
-from tests.tui.foresight import until
+from tests.tui.console import Console, until
 
 HOUR = timedelta(hours=1)
 SMALL, MIDDLING = (80, 24), (120, 36)

@@ -14,8 +14,7 @@ from gputui.domain.text import width
 from gputui.tui.present.detail import telemetry_lines
 from tests.cases import cases
 from tests.factories import GIB, NOW, sample
-from tests.tui.console import Console
-from tests.tui.foresight import until
+from tests.tui.console import Console, until
 from tests.tui.test_job_page import opened
 
 ATTEMPT = Attempt(2, started_at=NOW - timedelta(hours=1))

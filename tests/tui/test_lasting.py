@@ -33,9 +33,9 @@ from tests.factories import ACTOR, FakeClock, job
 from tests.lane import in_its_lane
 from tests.memory_store import MemoryJobStore
 from tests.tui import sample
-from tests.tui.console import Console, on_screen
-from tests.tui.foresight import PATIENCE, until
+from tests.tui.console import Console, on_screen, until
 from tests.tui.pictures import quiet
+from tests.waiting import PATIENCE
 
 SCREENS = {
     "help": "question_mark",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from gputui.tui.screens.main import Main
 from gputui.tui.screens.panes import LEAST, PANES, PaneLayout, pane_of
 from gputui.tui.widgets.job_table import JobTable
 from tests.cases import cases
-from tests.tui.console import Console, on_screen
+from tests.tui.console import Console, on_screen, until
 
 SIZE = (120, 36)
 
@@ -108,9 +107,7 @@ async def test_a_small_screen_shows_one_pane_and_tab_switches_to_the_other(
 
 
 async def until_focused(console: Console, pilot: Pilot[ExitChoice], name: str) -> None:
-    async with asyncio.timeout(60):
-        while pane_of(console.app.screen.focused) != name:
-            await pilot.pause(0.005)
+    await until(pilot, lambda: pane_of(console.app.screen.focused) == name)
     await pilot.pause()
 
 

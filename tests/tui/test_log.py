@@ -21,8 +21,7 @@ from gputui.tui.widgets.log_follower import INBOX, LogFollower
 from gputui.tui.widgets.log_lines import LogLines, pack_lines
 from tests.cases import cases
 from tests.tui import sample
-from tests.tui.console import Console, FakeLogs, on_screen
-from tests.tui.foresight import until
+from tests.tui.console import Console, FakeLogs, on_screen, until
 
 SIZE = (100, 30)
 

@@ -21,8 +21,7 @@ from gputui.tui.widgets.log_follower import TAIL, KnownLines, LogFollower, read_
 from gputui.tui.widgets.log_lines import EARLIER, LogLines, pack_lines
 from gputui.tui.widgets.log_model import MOST_COPIED, copied_text
 from tests.tui import sample
-from tests.tui.console import Console, FakeLogs, on_screen
-from tests.tui.foresight import until
+from tests.tui.console import Console, FakeLogs, on_screen, until
 from tests.tui.reader import NUMBERED, begun, looked, reading
 
 pytestmark = pytest.mark.usefixtures("drawn")
@@ -353,9 +352,7 @@ async def test_the_last_state_of_a_progress_bar_is_the_last_row(tmp_path: Path) 
             return [pane.render_line(y).text.strip() for y in range(pane.size.height)]
 
         async def until_last(words: list[str]) -> None:
-            async with asyncio.timeout(60):
-                while rows()[-len(words) :] != words:
-                    await pilot.pause(0.005)
+            await until(pilot, lambda: rows()[-len(words) :] == words)
 
         pane.follow(LogFollower(bar, 101, None), "101")
         await until_last(["line 99", "epoch 1: 55%"])

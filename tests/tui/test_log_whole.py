@@ -14,9 +14,8 @@ from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.widgets.log_follower import ANCHOR, AROUND, TAIL, KnownLines, LogFollower, ScanResult, read_region, scan
 from gputui.tui.widgets.log_lines import Finder, LogLines, pack_lines
 from gputui.tui.widgets.log_pattern import Matcher, Pattern
-from tests.tui.console import Console, FakeLogs
-from tests.tui.foresight import until
-from tests.tui.reader import reading
+from tests.tui.console import Console, FakeLogs, until
+from tests.tui.reader import looked, reading
 
 pytestmark = pytest.mark.usefixtures("drawn")
 
@@ -138,9 +137,8 @@ async def test_errors_of_a_partly_loaded_log_are_labelled_as_those_of_its_end() 
     console.logs.cuts_tails = console.logs.ends = True
     async with reading([b"ERROR: first", *[b"step"] * 130_000, b"ERROR: last"], console=console) as (_, pilot, pane):
         await pilot.press("e")
-        async with asyncio.timeout(60):
-            while pane.is_loading or not pane.reading.search.is_done or "error 1 of 1" not in console.screen_text:
-                await pilot.pause(0.02)
+        await looked(pane, pilot)
+        await until(pilot, lambda: "error 1 of 1" in console.screen_text)
         assert "error 1 of 1: error in the last 120,000 lines" in console.screen_text
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
@@ -15,8 +13,7 @@ from gputui.tui.screens.main import Main
 from gputui.tui.widgets.log_follower import MOST_PINNED, LogOf, Pinned
 from tests.cases import cases
 from tests.tui import sample
-from tests.tui.console import Console, on_screen
-from tests.tui.foresight import until
+from tests.tui.console import Console, on_screen, until
 from tests.tui.reader import looked
 from tests.tui.test_pictures import LOG, Compare
 
@@ -47,9 +44,7 @@ def twice() -> Console:
 async def read_all(console: Console, pilot: Pilot[ExitChoice]) -> list[LogPane]:
     """Wait until every pane shows its lines."""
     panes = list(console.app.screen.query(LogPane))
-    async with asyncio.timeout(60):
-        while not all(pane.reading.lines.end for pane in panes) or not console.logs.are_read:
-            await pilot.pause(0.005)
+    await until(pilot, lambda: all(pane.reading.lines.end for pane in panes) and console.logs.are_read)
     for pane in panes:
         pane.tick()
         await looked(pane, pilot)
@@ -161,9 +156,7 @@ async def test_the_next_attempt_is_followed_when_it_starts() -> None:
         panes = await read_all(console, pilot)
         opened = len(console.logs.opened)
         await console.show(pilot, sample.with_job(console.snapshot, [replace(sample.secret_job(), id=101)]))
-        async with asyncio.timeout(60):
-            while len(console.logs.opened) == opened:
-                await pilot.pause(0.005)
+        await until(pilot, lambda: len(console.logs.opened) > opened)
         assert "attempt 2 of 2" in console.screen_text
         assert panes[1].follower is not None
         assert console.logs.opened[-1][0] == 101

@@ -33,8 +33,7 @@ from gputui.tui.widgets.status_bars import StatusBar
 from tests.cases import cases
 from tests.factories import NOW, job
 from tests.tui import sample
-from tests.tui.console import Console, on_screen, steady
-from tests.tui.foresight import until
+from tests.tui.console import Console, on_screen, steady, until
 
 SIZE = (100, 30)
 
@@ -326,9 +325,7 @@ async def test_detail_follows_its_job() -> None:
         assert "RUNNING" in console.screen_text
         ended = sample.jobs()[3].evolve(state=JobState.COMPLETED, exit_code=0, ended_at=NOW)
         await console.show(pilot, sample.with_job(console.snapshot, [ended]))
-        async with asyncio.timeout(60):
-            while "COMPLETED" not in console.screen_text:  # the page lays out its log first
-                await pilot.pause()
+        await until(pilot, lambda: "COMPLETED" in console.screen_text)  # the page lays out its log first
         await console.show(pilot, replace(console.snapshot, jobs=()))
         assert "COMPLETED" in console.screen_text
 

@@ -17,12 +17,11 @@ from tests.cases import cases
 from tests.factories import NOW
 from tests.lane import in_its_lane
 from tests.tui import sample
-from tests.tui.console import Console, on_screen, steady, text_of
+from tests.tui.console import Console, on_screen, steady, text_of, until
 from tests.tui.every import stages_screens
 from tests.tui.every.hand import Hand
 from tests.tui.every.turns import Stored, tidy
 from tests.tui.every.world import world
-from tests.tui.foresight import until
 from tests.tui.test_behind_dialogs import DIALOGS, PAGES, show_logs, shown
 
 SIZES = ((80, 24), (200, 50))

@@ -19,8 +19,7 @@ from gputui.tui.screens.process_view import ContainerScreen, GpuProcessesScreen,
 from tests.factories import sample, snapshot, view
 from tests.foreign import JUPYTER, FakeContainers, FakeHost
 from tests.machine_load import stretched
-from tests.tui.console import Console
-from tests.tui.foresight import until
+from tests.tui.console import Console, until
 from tests.tui.occupied import FOREIGN, INSIDE, OURS, occupied, occupied_console
 
 

@@ -26,8 +26,7 @@ from gputui.tui.widgets.queue_rows import COLUMNS, USUAL, ChosenColumns
 from gputui.tui.widgets.status_bars import FieldNames
 from tests.factories import NOW, job, recurring, running, uuid
 from tests.tui import sample
-from tests.tui.console import Console, on_screen, steady
-from tests.tui.foresight import until
+from tests.tui.console import Console, on_screen, steady, until
 
 SIZE = (120, 36)
 

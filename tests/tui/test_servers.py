@@ -11,8 +11,7 @@ from gputui.tui.screens.forms import Submit
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.what_if import WhatIf
 from tests.cases import cases
-from tests.tui.console import Console, on_screen
-from tests.tui.foresight import until
+from tests.tui.console import Console, on_screen, until
 from tests.tui.pictures import SIZES, Look, looks_as_it_did, sizes_of
 from tests.tui.servers import one_silent, two_servers
 from tests.tui.test_pictures import Compare

@@ -22,8 +22,8 @@ from tests.cases import cases
 from tests.domain.policy.test_sharing import row, sharing
 from tests.factories import NOW, job, running, uuid, view
 from tests.tui import plans, sample
-from tests.tui.console import Console, on_screen
-from tests.tui.foresight import opened, timeline_of, until, watched
+from tests.tui.console import Console, on_screen, until
+from tests.tui.foresight import opened, timeline_of, watched
 
 SIZE = (110, 30)
 HOUR = timedelta(hours=1)

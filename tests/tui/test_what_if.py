@@ -33,8 +33,9 @@ from gputui.tui.widgets.line_table import CellLines
 from tests.cases import cases
 from tests.factories import NOW, job, uuid
 from tests.tui import plans, sample
-from tests.tui.console import Console, on_screen
-from tests.tui.foresight import PATIENCE, opened, until, watched
+from tests.tui.console import Console, on_screen, until
+from tests.tui.foresight import opened, watched
+from tests.waiting import PATIENCE
 
 SIZE = (100, 30)
 SETTINGS = replace(Settings(), policy=plans.KEPT)

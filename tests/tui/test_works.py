@@ -25,8 +25,7 @@ from gputui.tui.screens.main import Main
 from gputui.tui.widgets.queue_tabs import GIVEN_UP
 from tests.factories import ACTOR, NOW, job
 from tests.tui import sample
-from tests.tui.console import Console, on_screen
-from tests.tui.foresight import until
+from tests.tui.console import Console, on_screen, until
 from tests.tui.test_log_pane import follower_of
 
 SIZE = (120, 36)
