@@ -59,7 +59,17 @@ def act(queue: EngineQueue, action: Action) -> Done:
     action = _checked(queue, action)
     match action:
         case EditJobs():
-            return _edit(queue, action)
+            _check_edit(queue, action)
+            ids, edit = action.ids, action.edit
+            parts = [act(queue, Release(ids))] if edit.held is False else []  # Slurm fixes the priority of a held job
+            if "time_limit" in edit.spec:
+                limit = edit.spec["time_limit"]
+                parts.append(_set(queue, EditJobs(ids, Edit({"time_limit": limit})), "time limit", limit))
+            if "priority" in edit.spec:
+                parts.append(act(queue, SetPriority(ids, edit.spec["priority"])))
+            if edit.held:
+                parts.append(act(queue, Hold(ids)))
+            return _joined(parts)
         case Hold() | Release():
             return _set(queue, action, "hold", isinstance(action, Hold))
         case SetPriority():
@@ -67,36 +77,18 @@ def act(queue: EngineQueue, action: Action) -> Done:
         case Cancel() | Requeue() | Suspend() | Unsuspend() | Top() | Signal():
             return Done(_call(queue, action))
         case DrainGpus() | ResumeGpus():
-            return _drain(queue, action)
+            nodes, drains = _check_nodes(queue, action.uuids), isinstance(action, DrainGpus)
+            before = {node: _drain_of(queue, node) for node in nodes}
+            queue.cluster.act(action)
+            queue.refresh()
+            changes = []
+            for node, drain in before.items():
+                if (drain is not None) != drains:
+                    back = ResumeGpus((node,)) if drain is None else DrainGpus((node,), drain.reason)
+                    words = "takes jobs again" if drain is None else f"is drained again: {drain.reason}".rstrip(": ")
+                    changes.append(EngineChange(f"node {node}", words, back, "drain", drains))
+            return Done(changes=tuple(changes))
     raise _refusal(queue)
-
-
-def _edit(queue: EngineQueue, action: EditJobs) -> Done:
-    _check_edit(queue, action)
-    ids, edit = action.ids, action.edit
-    parts = [act(queue, Release(ids))] if edit.held is False else []  # Slurm fixes the priority of a held job
-    if "time_limit" in edit.spec:
-        limit = edit.spec["time_limit"]
-        parts.append(_set(queue, EditJobs(ids, Edit({"time_limit": limit})), "time limit", limit))
-    if "priority" in edit.spec:
-        parts.append(act(queue, SetPriority(ids, edit.spec["priority"])))
-    if edit.held:
-        parts.append(act(queue, Hold(ids)))
-    return _joined(parts)
-
-
-def _drain(queue: EngineQueue, action: DrainGpus | ResumeGpus) -> Done:
-    nodes, drains = _check_nodes(queue, action.uuids), isinstance(action, DrainGpus)
-    before = {node: _drain_of(queue, node) for node in nodes}
-    queue.cluster.act(action)
-    queue.refresh()
-    changes = []
-    for node, drain in before.items():
-        if (drain is not None) != drains:
-            back = ResumeGpus((node,)) if drain is None else DrainGpus((node,), drain.reason)
-            words = "takes jobs again" if drain is None else f"is drained again: {drain.reason}".rstrip(": ")
-            changes.append(EngineChange(f"node {node}", words, back, "drain", drains))
-    return Done(changes=tuple(changes))
 
 
 def foresee(queue: EngineQueue, action: Action) -> Done:

@@ -186,7 +186,13 @@ class ClusterHooks:
         if is_current:
             jobs = [job for job in snapshot.jobs if self._is_announced(job)]
             self._finder.update(jobs, now, self._settings.max_age)
-            self._announcer.update(self._untold(jobs, now), snapshot.gpus, now)
+            told = self._unwritten | set(self._ledger.events())
+            every = {job.id: job for job in self._finder.found.values() if self._is_announced(job)}
+            every |= {job.id: job for job in jobs if job.state.is_terminal}
+            left = (job for job in untold(every.values(), now, self._settings.max_age) if end_id(job) not in told)
+            self._announcer.update(
+                Entries({job.id: job for job in sorted(left, key=lambda job: job.id)}), snapshot.gpus, now
+            )
             for event in node_changes(self._nodes, snapshot.nodes, now) if self._nodes is not None else ():
                 self._announcer.announce(event, now)
             self._nodes = snapshot.nodes
@@ -212,10 +218,3 @@ class ClusterHooks:
 
     def _is_announced(self, job: Job) -> bool:
         return self._settings.cluster_jobs == "all" or job.submitted_by == self._cluster.user
-
-    def _untold(self, jobs: Iterable[Job], now: datetime) -> Entries:
-        announced = self._unwritten | set(self._ledger.events())
-        every = {job.id: job for job in self._finder.found.values() if self._is_announced(job)}
-        every |= {job.id: job for job in jobs if job.state.is_terminal}
-        left = (job for job in untold(every.values(), now, self._settings.max_age) if end_id(job) not in announced)
-        return Entries({job.id: job for job in sorted(left, key=lambda job: job.id)})
