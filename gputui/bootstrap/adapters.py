@@ -121,7 +121,8 @@ def measured_snapshot(options: Options, store: Queue, probe: GpuProbe | None = N
     )
     now = bootstrap.clock().now()
     rows = gpu_views(evidence, options.settings.scheduler, now)
-    node = Node("", rows, reading.status, reading.driver_version, host=reading.host)
+    machine = reading.machine
+    node = Node(machine, rows, reading.status, reading.driver_version, host=reading.host, is_elsewhere=bool(machine))
     return Snapshot(taken_at=now, nodes=(node,), controls=evidence.controls)
 
 

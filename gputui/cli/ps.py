@@ -20,6 +20,7 @@ from gputui.domain.gpu import find_gpu, index_of
 from gputui.domain.gpu_processes import (
     GpuProcessRow,
     gpu_words,
+    local_pids,
     parse_process_filter,
     process_rows,
     process_target,
@@ -81,7 +82,7 @@ def command(
         with session.backend() as backend:
             snapshot = picture(backend)
         rows = process_rows(snapshot)
-        seen = use.rows(tuple(row.pid for row in rows if row.pid is not None), with_parents=tree)
+        seen = use.rows(local_pids(rows), with_parents=tree)
         rows = with_host_values(rows, seen)
         if name is not None:
             return _send(use, parse_signal(name, "--signal"), rows, pids, yes=yes)

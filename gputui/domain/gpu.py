@@ -332,6 +332,8 @@ class ProbeReading(Struct, frozen=True):
     cuda_version: str | None = None
     """The newest CUDA that the driver supports, such as 12.8."""
     host: HostSample | None = None
+    machine: str = ""
+    """Name of the machine that these are readings of, if it is another; empty: this one."""
 
 
 class Holder(Struct, frozen=True):

@@ -49,7 +49,9 @@ class GpuProcessRow(Struct, frozen=True):
     ticks: int | None = None
     """Start time in clock ticks since boot."""
     is_visible: bool = True
-    """True if /proc of this machine shows the process; False in another PID namespace."""
+    """True if /proc of its machine shows the process; False in another PID namespace."""
+    machine: str = ""
+    """Name of its machine, if it is another than the scheduler's."""
     computes: bool = True
     parent: int | None = None
     age: timedelta | None = None
@@ -83,6 +85,7 @@ def process_rows(snapshot: Snapshot) -> tuple[GpuProcessRow, ...]:
     """
     jobs, now = {job.id: job for job in snapshot.jobs if job.state.is_active}, snapshot.taken_at
     found: dict[object, GpuProcessRow] = {}
+    machine = snapshot.elsewhere
     for view in snapshot.gpus:
         label = index_of(view)
         requested = {each.container_id: each for each in view.holders if each.kind == CONTAINER and each.container_id}
@@ -102,7 +105,13 @@ def process_rows(snapshot: Snapshot) -> tuple[GpuProcessRow, ...]:
             )
             found[id_] = _with_gpu(row, label)
     inhabited = {row.container_id for row in found.values() if row.pid is not None}
-    return tuple(row for row in found.values() if row.pid is not None or row.container_id not in inhabited)
+    kept = (row for row in found.values() if row.pid is not None or row.container_id not in inhabited)
+    return tuple(replace(row, machine=machine) for row in kept) if machine else tuple(kept)
+
+
+def local_pids(rows: Iterable[GpuProcessRow]) -> tuple[int, ...]:
+    """Return the pids of the rows that may be looked up in /proc of this machine."""
+    return tuple(row.pid for row in rows if row.pid is not None and row.ticks is not None and not row.machine)
 
 
 def _row(
@@ -212,6 +221,7 @@ class ProcessTarget(Struct, frozen=True):
     container_id: str | None = None
     job_id: JobId | None = None
     is_visible: bool = True
+    machine: str = ""
 
     @property
     def sentence(self) -> str:
@@ -224,6 +234,11 @@ class ProcessTarget(Struct, frozen=True):
         """Return why no signal may be sent to it, with a hint; empty if one may."""
         if self.job_id is not None:
             return f"pid {self.pid} belongs to job {self.job_id}", f"cancel the job: gputui cancel {self.job_id}"
+        if self.machine:
+            return (
+                f"pid {self.pid} is a process of {self.machine}",
+                f"there: kill -TERM {self.pid}, or stop its container",
+            )
         if not self.is_visible:
             text = f"pid {self.pid} has ended, or is in another PID namespace and cannot be identified"
             return text, "let gputui run with --pid=host, or stop its container"
@@ -246,6 +261,7 @@ def process_target(row: GpuProcessRow) -> ProcessTarget | None:
         row.container_id,
         row.job_id,
         row.is_visible,
+        row.machine,
     )
 
 

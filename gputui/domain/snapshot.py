@@ -151,6 +151,8 @@ class Node(Struct, frozen=True):
     """Sentence of the engine of a cluster that says why it cannot use the node; empty: it can."""
     drain: Drain | None = None
     """Drain of the whole node, in a cluster."""
+    is_elsewhere: bool = False
+    """True if it is the machine of a container engine that is used from another: no pid and no path is of this one."""
 
 
 class Usage(Struct, frozen=True):
@@ -209,6 +211,11 @@ class Snapshot(Struct, frozen=True, weakref=True):
         if self.servers:
             return any(server.seen_at for server in self.servers)
         return self is not EMPTY and (self.leader is None or bool(self.leader.host))
+
+    @property
+    def elsewhere(self) -> str:
+        """Name of the machine of the engine, its GPUs and its jobs, if the scheduler runs on another; else empty."""
+        return "" if self.servers else next((node.name for node in self.nodes if node.is_elsewhere), "")
 
     @property
     def gpus(self) -> tuple[GpuView, ...]:

@@ -6,11 +6,14 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.cli import terminal
+from gputui.config import Options
 from gputui.domain.gpu import GpuProcess, GpuState, Holder
 from gputui.domain.text import user_name
 from gputui.runtime.host_processes import read_stat
@@ -90,6 +93,18 @@ def test_invalid_signals_and_targets_are_refused(run_on: Run, arguments: tuple[s
     result = run_on("ps", "--yes", *arguments)
     assert (result.code, result.out) == (code, "")
     assert said in result.err
+
+
+def test_a_process_of_the_engines_machine_gets_no_signal(
+    run_on: Run, idle: subprocess.Popen[bytes], store: KeptStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = bootstrap.current_snapshot(Options(tmp_path), store)
+    nodes = tuple(replace(node, name="gpu1", is_elsewhere=True) for node in away.nodes)
+    monkeypatch.setattr(bootstrap, "current_snapshot", picture(replace(away, nodes=nodes)))
+    assert f"{idle.pid}  someone" in run_on("ps").out  # its user there, not that of the same pid here
+    refused = run_on("ps", "-s", "TERM", "--yes", str(idle.pid))
+    assert (refused.code, idle.poll()) == (1, None)
+    assert refused.err.endswith(f"(there: kill -TERM {idle.pid}, or stop its container)\n")
 
 
 def test_a_container_without_an_engine(run_on: Run) -> None:

@@ -14,6 +14,7 @@ from gputui.domain.gpu_processes import (
     PROCESS_FIELDS,
     GpuProcessRow,
     gpu_words,
+    local_pids,
     parse_process_filter,
     process_rows,
     process_target,
@@ -48,6 +49,15 @@ def test_each_process_is_one_row_with_its_job_or_container_and_all_its_gpus() ->
     assert (foreign.kind, foreign.gpus, foreign.gpu_memory) == ("foreign", ("1", "2"), 6 * GIB)
     assert (gone.is_visible, gone.gpu_memory) == (False, None)
     assert (idle.pid, idle.what, idle.gpus, process_target(idle)) == (None, "idle", ("2",), None)
+
+
+def test_processes_of_another_machine_are_not_looked_up_here_and_get_no_signal() -> None:
+    assert local_pids(_rows()) == (100, 200, 300)
+    rows = tuple(replace(row, machine="gpu1") for row in _rows())
+    assert local_pids(rows) == ()
+    target = process_target(rows[2])
+    assert target is not None
+    assert target.refusal[0].startswith("pid 300 is a process of gpu1")
 
 
 def test_values_of_the_host_belong_to_a_process_only_if_it_began_at_that_time() -> None:

@@ -127,6 +127,13 @@ def test_wide_terminals_name_host_and_alarms_in_full() -> None:
     )
 
 
+def test_the_machine_of_an_engine_elsewhere_is_named_first() -> None:
+    here = with_counts(8, 14, 0)
+    away = replace(here, nodes=tuple(replace(node, name="gpu1", is_elsewhere=True) for node in here.nodes))
+    assert text(status_line(away, "laptop", 189)).startswith("gputui gpu1 from laptop │ ● scheduling")
+    assert text(status_line(away, "laptop", 109)).startswith("gpu1 │ ● scheduling")
+
+
 PAUSED = Controls(paused=True, paused_by="root")
 ELSEWHERE = replace(SERVE, kind="console")
 

@@ -229,12 +229,13 @@ def leader_snapshot(
         idle_since=observed.idle_since,
     )
     node = Node(
-        name=leader.host,
+        name=observed.reading.machine or leader.host,
         gpus=gpu_views(evidence, settings.scheduler, now),
         probe=observed.reading.status,
         driver_version=observed.reading.driver_version,
         runtimes=tuple(latest.status for latest in observed.runtimes),
         host=observed.reading.host,
+        is_elsewhere=bool(observed.reading.machine),
     )
     return Snapshot(
         taken_at=now,

@@ -255,6 +255,8 @@ _BAR: Span = (" │ ", DIM)
 
 
 def _left(snapshot: Snapshot, host: str, places: _LinePlaces) -> Cell:
+    if machine := snapshot.elsewhere:
+        host = f"{machine} from {host}" if places is _WIDE else machine
     name = plain(host, places.host) if places.host else ""
     title: Cell = (("gputui", STRONG), (f" {name}", DIM)) if places is _WIDE else ((name, STRONG),)
     running, waiting, _ = _counted(Same(snapshot.jobs), frozenset(snapshot.progress))
@@ -354,7 +356,8 @@ def no_gpu_words(snapshot: Snapshot, room: int) -> tuple[Cell, ...]:
         first, *rest = wrapped(f"{head}{plain(node.probe.text, 400)}", room)
         lines.append(((first[: len(head)], RED), (first[len(head) :], PLAIN)))
         lines += [cell(line) for line in rest]
-        lines.append(cell("Jobs without GPUs still run. `gputui doctor` checks driver and toolkit.", DIM))
+        checks = f"the way to {plain(node.name, 60)}" if node.is_elsewhere else "driver and toolkit"
+        lines.append(cell(f"Jobs without GPUs still run. `gputui doctor` checks {checks}.", DIM))
     return tuple(lines)
 
 

@@ -26,6 +26,7 @@ from gputui.domain.gpu_processes import (
     PROCESS_FIELDS,
     ContainerDetail,
     GpuProcessRow,
+    local_pids,
     parse_process_filter,
     process_rows,
     process_target,
@@ -143,6 +144,8 @@ class ProcessPage(ScrollingDialog):
         target = process_target(self._row)
         if self._use is None or target is None:
             return EnvironmentRead(None, "it cannot be read from here")
+        if target.machine:
+            return EnvironmentRead(None, target.refusal[0])
         if target.ticks is None:
             return EnvironmentRead(None, "the process cannot be identified from here")
         try:
@@ -408,8 +411,7 @@ class GpuProcessesScreen(JobScreen):
 
         def read(is_wanted: IsWanted) -> ProcessesRead:
             rows = process_rows(snapshot)
-            pids = tuple(row.pid for row in rows if row.pid is not None and row.ticks is not None)
-            seen = use.rows(pids, with_parents=is_tree) if use is not None else {}
+            seen = use.rows(local_pids(rows), with_parents=is_tree) if use is not None else {}
             return ProcessesRead(with_host_values(rows, seen), seen)
 
         self._worker.ask(read)
