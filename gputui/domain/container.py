@@ -124,6 +124,10 @@ class ForeignContainer(Struct, frozen=True):
     """Devices that it requested, as written: `all`, `0`, `GPU-…`, `MIG-…`, `minor:3`."""
     image: str = ""
     started_at: datetime | None = None
+    store: str = ""
+    """Id of another queue whose job it is; empty: it is none's."""
+    guest_of: str = ""
+    """Machine from which that queue uses this engine as a guest; empty: it is not known to be one."""
 
 
 class RuntimeFeatures(Struct, frozen=True):
@@ -147,10 +151,19 @@ class EngineGpus(Struct, frozen=True):
     """True if the engine runs on this machine, so that its files can be read."""
     address: str = ""
     """URL of the engine."""
+    machine: str = ""
+    """Name of its machine, as the engine tells it."""
+    owner: str = ""
+    """What shows that its machine has a queue of its own, beside which this one is a guest; empty: nothing does."""
     is_rootless: bool = False
     is_podman: bool = False
     warnings: tuple[str, ...] = ()
     """Sentences for the console about GPUs of this engine; `doctor` derives its own from the facts above."""
+
+    @property
+    def elsewhere(self) -> str:
+        """Name of its machine if that is another one; empty: it runs on this machine."""
+        return "" if self.is_local else self.machine or self.address
 
     @property
     def nvidia_path(self) -> str | None:

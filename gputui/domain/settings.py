@@ -113,6 +113,8 @@ class RuntimeSettings(Struct, frozen=True):
     pids_limit: int | None = None
     run_as_submitter: bool | None = None
     """True if containers run as the user who submitted them, without capabilities; None: those of plain users."""
+    as_guest: bool = False
+    """True if jobs get GPUs of another machine's engine although a gputui there gives them out too."""
 
 
 class GpuSettings(Struct, frozen=True):

@@ -89,9 +89,9 @@ def test_an_engine_is_judged_in_the_words_of_its_address() -> None:
     assert (check.level, check.text) == (CheckLevel.FAIL, "ssh: lab is no known host")
     assert check.hint.startswith(hint)
     assert "systemctl" not in check.hint
-    apart = engine.of_gpus(EngineGpus("nvidia", address="ssh://gpu1"), ())
-    assert apart is not None
-    assert (apart.level, "ssh://gpu1 runs on another machine" in apart.text) == (CheckLevel.FAIL, True)
+    guest = engine.of_gpus(EngineGpus("nvidia", machine="gpu1", owner="its queue ab runs jobs on them"), ())
+    assert guest is not None
+    assert (guest.level, "gpu1 has a gputui queue of its own" in guest.text) == (CheckLevel.FAIL, True)
     assert engine.of_gpus(EngineGpus("nvidia", is_local=True), ()) is None
     down = RuntimeStatus("docker", False, "Docker does not run")
     assert "--runtime process" in next(engine.of_runtime(down, has_gpus=True)).hint

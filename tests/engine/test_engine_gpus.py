@@ -31,10 +31,14 @@ def test_a_job_waits_while_the_engine_cannot_give_it_gpus(world: World, monkeypa
     assert launch.gpus == (uuid(1),)
 
 
-def test_a_remote_engine_gets_no_gpus_of_ours(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, far = world.docker.status, EngineGpus("nvidia", address="ssh://gpu1")
+def test_a_guest_waits_for_the_queue_of_the_engines_machine(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, far = world.docker.status, EngineGpus(machine="gpu1", address="ssh://gpu1", owner="its queue ab runs jobs")
     monkeypatch.setattr(world.docker, "status", lambda: replace(plain(), gpus=far))
-    job_id = world.submit(1)
-    reason = world.tick(3).reasons[job_id]
-    assert "ssh://gpu1 runs on another machine" in reason.text
-    assert not world.docker.launches
+    wants_gpus, wants_none = world.submit(1), world.submit()
+    reason = world.tick(3).reasons[wants_gpus]
+    assert reason.code is PendingReason.NODE_UNKNOWN
+    assert reason.text.startswith("gpu1 has a gputui queue of its own, which gives out its GPUs: its queue ab runs")
+    assert world.job(wants_none).state is JobState.RUNNING
+    far = replace(far, owner="")
+    world.tick(2)
+    assert world.job(wants_gpus).state is JobState.RUNNING

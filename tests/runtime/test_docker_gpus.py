@@ -1,4 +1,4 @@
-"""GPUs of engines: CDI names as the engine lists them, and no local GPUs for a remote engine."""
+"""GPUs of engines: CDI names as the engine lists them, and whether an engine runs on this machine."""
 
 from __future__ import annotations
 
@@ -89,23 +89,6 @@ def test_an_old_podman_is_asked_for_no_gpus(engine: StandInEngine, runtime: Dock
     with pytest.raises(RuntimeFault, match="silently ignores"):
         runtime.create(launch())
     assert not engine.created
-
-
-def test_a_remote_engine_gets_no_local_gpus(engine: StandInEngine, runtime: DockerRuntime) -> None:
-    """A forwarded socket leads to an engine elsewhere, which has GPUs and containers of its own."""
-    engine.info |= {"DockerRootDir": "/srv/docker"}
-    assert gives(runtime).is_local
-    assert runtime.status().data_root == "/srv/docker"
-    engine.info |= {"KernelVersion": "1.2.3-elsewhere"}
-    engine.runs("f" * 64)
-    assert not gives(runtime).is_local
-    assert not runtime.status().data_root
-    assert "runs on another machine" in runtime.status().all_warnings[-1]
-    with pytest.raises(RuntimeFault, match="has the GPUs of another machine"):
-        runtime.create(launch())
-    assert not [path for _, path in engine.requests if path == "/containers/create"]
-    assert runtime.foreign() == ()
-    runtime.create(Launch(STORE, 2, 1, spec(0, image="busybox"), ()))
 
 
 # specifications that the engine does not list

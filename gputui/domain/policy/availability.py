@@ -390,15 +390,16 @@ def present_gpus(reading: ProbeReading) -> tuple[Gpu, ...]:
 
 def engine_refusal(engine: EngineGpus, gpus: Sequence[Gpu]) -> EngineRefusal | None:
     """Return why no container can be given any of these GPUs; None when they can."""
+    if engine.owner:
+        text = f"{engine.elsewhere} has a gputui queue of its own, which gives out its GPUs: {engine.owner}"
+        hint = f"submit there: `gputui --on ssh://{engine.elsewhere}`\nor share them: runtime.as_guest = true"
+        return EngineRefusal(text, hint)
     if engine.mode == "none":
         if engine.is_podman:
             return EngineRefusal(
                 "Podman before 5.4 ignores requests for GPUs", "install Podman 5.4 or newer, or Docker"
             )
         return EngineRefusal("the engine is too old to give GPUs to containers", "install Docker 19.03 or newer")
-    if not engine.is_local:
-        text = f"the engine at {engine.address or 'its address'} runs on another machine, whose GPUs are not known here"
-        return EngineRefusal(text, "run gputui on that machine: GPUs are read where it runs")
     if engine.mode == "cdi" and engine.cdi_devices is not None and gpus:
         known = _known(engine)
         missing = [gpu for gpu in _usable(gpus) if _name(gpu, known, gpus) is None]

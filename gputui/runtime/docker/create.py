@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -304,6 +305,10 @@ JOB = "gputui.job"
 ATTEMPT = "gputui.attempt"
 GPUS = "gputui.gpus"
 SUBMITTER = "gputui.submitter"
+GUEST = "gputui.guest"
+"""Label of jobs on an engine elsewhere: the machine of their scheduler."""
+PROBE = "gputui.probe"
+"""Label of a container that reads GPUs for a console: neither a job nor foreign use."""
 USER = "user"
 _OURS = "gputui."
 
@@ -349,7 +354,7 @@ def create_request(launch: Launch, facts: EngineFacts, settings: RuntimeSettings
     body: dict[str, Any] = {
         "Image": launch.spec.image,
         "Env": env,
-        "Labels": _labels(launch),
+        "Labels": _labels(launch, is_guest=bool(facts.gpus.elsewhere)),
         "Volumes": {path: {} for path in options.volumes if ":" not in path},
         "HostConfig": host,
         **_given({"Cmd": list(launch.spec.command), "WorkingDir": options.workdir}),
@@ -379,13 +384,15 @@ def _restrict(host: dict[str, Any], user: ContainerUser | None, box: Box | None)
         host |= {"CapDrop": ["ALL"], "CapAdd": able, "SecurityOpt": ["no-new-privileges"], "Privileged": False}
 
 
-def _labels(launch: Launch) -> dict[str, str]:
+def _labels(launch: Launch, *, is_guest: bool) -> dict[str, str]:
     # programs that watch the engine obey labels, some with root's rights
     own = launch.spec.options.labels if launch.box is None else ()
     labels = {key: value for key, value in own if not key.startswith(_OURS)}
     labels |= {USER: launch.spec.tenant} if launch.spec.tenant else {}
     labels |= {STORE: launch.store_id, JOB: str(launch.job_id), ATTEMPT: str(launch.attempt)}
     labels[GPUS] = ",".join(launch.gpus)
+    if is_guest:
+        labels[GUEST] = socket.gethostname()
     if launch.submitter is not None:
         labels[SUBMITTER] = str(launch.submitter)
     return labels

@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from gputui.domain.errors import InputError, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings, parse_ssh_address
+from gputui.thin import SERVICE_SOCKET
 
 DEFAULT_URL = "unix:///var/run/docker.sock"
 _UNIX = ("unix://", "http+unix://")
@@ -240,7 +241,8 @@ _OPTIONS = {
     "LogLevel": "INFO",
 }
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
-_COMMAND = f"cat {_BOOT_ID}; echo end; exec cat"
+_SERVICE = b"has a service\n"
+_COMMAND = f"cat {_BOOT_ID}; test -S {SERVICE_SOCKET} && echo {_SERVICE.decode().strip()}; echo end; exec cat"
 """Command of the login: it names the machine, and ends with its input, so with this process, however that ends."""
 
 
@@ -284,12 +286,22 @@ class Tunnel:
 
     def is_here(self) -> bool:
         """Return whether the host is this machine, by the boot id that the login told; False when uncertain."""
-        deadline = time.monotonic() + 10
         with suppress(OSError):
-            while not (told := self._file("told").read_bytes()).endswith(b"end\n") and time.monotonic() < deadline:
-                time.sleep(0.02)
-            return Path(_BOOT_ID).read_bytes().strip() in told
+            return Path(_BOOT_ID).read_bytes().strip() in self._told()
         return False
+
+    def has_service(self) -> bool:
+        """Return whether a service of gputui had its socket on the host at the login; False when uncertain."""
+        with suppress(OSError):
+            return _SERVICE in self._told()
+        return False
+
+    def _told(self) -> bytes:
+        """Return what the login told, once it is complete; raises OSError."""
+        deadline = time.monotonic() + 10
+        while not (told := self._file("told").read_bytes()).endswith(b"end\n") and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return told
 
     def fault(self) -> RuntimeUnavailableError | None:
         """Return what ssh has just said as an error; None if it said nothing."""

@@ -21,7 +21,7 @@ from gputui.domain.errors import PART_OUT_OF_MEMORY, Cause, CauseCode, RuntimeFa
 from gputui.domain.job_spec import PublishedPort
 from gputui.domain.policy.availability import CDI_KIND
 from gputui.runtime.docker.connection import cause_of, cause_of_init
-from gputui.runtime.docker.create import ATTEMPT, GPUS, JOB, STORE, SUBMITTER, USER
+from gputui.runtime.docker.create import ATTEMPT, GPUS, GUEST, JOB, PROBE, STORE, SUBMITTER, USER
 from gputui.runtime.docker.engine import EngineJson, is_podman
 
 if TYPE_CHECKING:
@@ -158,13 +158,16 @@ def foreign_of(inspected: EngineJson, default_runtime: str) -> ForeignContainer 
     if not devices:
         return None
     config = inspected["Config"]
+    labels = config.get("Labels") or {}
     return ForeignContainer(
         id=inspected["Id"],
         name=str(inspected.get("Name", "")).lstrip("/"),
-        user=(config.get("Labels") or {}).get(USER) or None,
+        user=labels.get(USER) or None,
         devices=devices,
         image=str(config.get("Image", "")),
         started_at=parse_time(inspected["State"].get("StartedAt")),
+        store=labels.get(STORE, ""),
+        guest_of=labels.get(GUEST, ""),
     )
 
 
@@ -459,7 +462,8 @@ class ContainerCache(Struct, eq=False):
 
     def foreign(self, client: APIClient, default_runtime: str) -> tuple[ForeignContainer, ...]:
         listed = client.containers()
-        others = [each["Id"] for each in listed if (each.get("Labels") or {}).get(STORE) != self._store_id]
+        labelled = ((each["Id"], each.get("Labels") or {}) for each in listed)
+        others = [ident for ident, labels in labelled if labels.get(STORE) != self._store_id and PROBE not in labels]
         found = []
         for container_id in others:
             with self._lock:

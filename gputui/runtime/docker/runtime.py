@@ -34,6 +34,7 @@ from gputui.ports import Clock, LogStream
 from gputui.runtime.cgroups import ConsumptionReader
 from gputui.runtime.docker.connection import FIRST_PAUSE, Connection, SilentError, fault, is_conflict, is_missing
 from gputui.runtime.docker.create import JOB, STORE, USER, create_request
+from gputui.runtime.docker.endpoint import tunnel_to
 from gputui.runtime.docker.engine import (
     EngineFacts,
     EngineJson,
@@ -54,6 +55,7 @@ from gputui.runtime.docker.records import (
     requested_devices,
     was_cut_short,
 )
+from gputui.thin import SERVICE_SOCKET
 from gputui.threads import Watcher
 
 if TYPE_CHECKING:
@@ -149,6 +151,10 @@ class EventWatcher(Struct, eq=False):
 T = TypeVar("T")
 NAME = "docker"
 _CAPABILITY = RuntimeFeatures(images=True, limits=True, foreign=True)
+_GUEST = (
+    "gputui on {} starts jobs on GPUs of {} too: each queue leaves the other's GPUs alone and does not know its order; "
+    "submit from there by `gputui --on`, so that one queue has them all"
+)
 _FACTS_FOR = 60.0
 """Seconds for which an engine's facts are cached."""
 _NAME_TRIES = 20
@@ -173,6 +179,8 @@ class DockerRuntime:
         self._watcher: EventWatcher | None = None
         self._facts: EngineFacts | None = None
         self._facts_at = 0.0
+        self._others: tuple[ForeignContainer, ...] = ()
+        """Jobs with GPUs of other queues on this engine."""
         self._status = RuntimeStatus(
             NAME, False, "Docker has not been contacted yet", capability=_CAPABILITY, asked=False
         )
@@ -190,7 +198,7 @@ class DockerRuntime:
         except RuntimeFault as error:
             return self._record_failure(error)
         self._facts, self._facts_at = facts, time.monotonic()
-        return self._set_status(_status_of(facts, self._connection))
+        return self._set_status(self._status_of(facts))
 
     def _record_failure(self, error: RuntimeFault) -> RuntimeStatus:
         self._facts = None
@@ -228,10 +236,8 @@ class DockerRuntime:
 
     def _facts_of(self, version: EngineJson, info: EngineJson) -> EngineFacts:
         facts = read_facts(version, info)
-        is_here = runs_here(info, self._connection.endpoint)
-        gpus = replace(facts.gpus, is_local=is_here, address=self._connection.where)
-        if not is_here and (elsewhere := engine_refusal(gpus, ())):
-            gpus = replace(gpus, warnings=(elsewhere.sentence,))
+        is_here, machine = runs_here(info, self._connection.endpoint), str(info.get("Name") or "")
+        gpus = replace(facts.gpus, is_local=is_here, address=self._connection.where, machine=machine)
         if gpus.is_local and gpus.mode == GpuMode.CDI and gpus.cdi_devices is None:
             gpus = replace(gpus, cdi_devices=listed_cdi_names(info.get("CDISpecDirs") or ()))
         return replace(facts, gpus=gpus)
@@ -242,8 +248,37 @@ class DockerRuntime:
         if facts is None or time.monotonic() - self._facts_at > _FACTS_FOR:
             facts = self._facts = self._facts_of(*self._call(_ask))
             self._facts_at = time.monotonic()
-            self._set_status(_status_of(facts, self._connection))
+            self._set_status(self._status_of(facts))
         return facts
+
+    def _status_of(self, facts: EngineFacts) -> RuntimeStatus:
+        gpus = facts.gpus
+        if gpus.elsewhere and not self._settings.as_guest:
+            gpus = replace(gpus, owner=self._owner())
+            if gpus.owner and (refusal := engine_refusal(gpus, ())):
+                gpus = replace(gpus, warnings=(*gpus.warnings, refusal.sentence))
+        guests = sorted({each.guest_of for each in self._others if each.guest_of})
+        told = (_GUEST.format(guest, gpus.machine) for guest in guests)
+        return RuntimeStatus(
+            NAME,
+            up=True,
+            text=f"{facts.name} at {self._connection.where}",
+            version=facts.version,
+            warnings=(*facts.warnings, *credential_warnings(), *told),
+            capability=_CAPABILITY,
+            gpus=gpus,
+            data_root=facts.data_root if gpus.is_local else "",
+            address=_address(self._connection),
+        )
+
+    def _owner(self) -> str:
+        """Return what shows that the engine's machine has a queue of its own; empty: nothing does."""
+        if owner := next((each.store for each in self._others if not each.guest_of), ""):
+            return f"its queue {owner} runs jobs on them"
+        endpoint = self._connection.endpoint
+        if endpoint and endpoint.is_ssh and tunnel_to(endpoint.url).has_service():
+            return f"its service listens at {SERVICE_SOCKET}"
+        return ""
 
     # images
 
@@ -280,9 +315,6 @@ class DockerRuntime:
     def create(self, launch: Launch) -> Created:
         """Create the container, or adopt an existing one of its name."""
         facts = self._current_facts()
-        if launch.gpus and not facts.gpus.is_local:
-            text = f"{facts.name} at {self._connection.where} has the GPUs of another machine"
-            raise RuntimeFault(Cause(CauseCode.GPU_SETUP_FAILED, text), hint="run `gputui doctor`")
         request = create_request(launch, facts, self._settings)
         wanted = (request.body, launch.name, launch.spec.options.platform)
         for _ in range(_NAME_TRIES):
@@ -388,10 +420,12 @@ class DockerRuntime:
 
     def foreign(self) -> tuple[ForeignContainer, ...]:
         facts = self._current_facts()
-        if not facts.gpus.is_local:
-            return ()  # their GPUs belong to another machine
-        default_runtime = facts.default_runtime
-        return self._call(lambda client: self._cache.foreign(client, default_runtime))
+        found = self._call(lambda client: self._cache.foreign(client, facts.default_runtime))
+        others = tuple(each for each in found if each.store)
+        if others != self._others:
+            self._others = others
+            self._set_status(self._status_of(facts))
+        return found
 
     def rivals(self, container_id: str) -> tuple[ContainerRecord, ...]:
         """Return other stores' containers, running or just created, that share a GPU with this one."""
@@ -450,20 +484,6 @@ class DockerRuntime:
 
 def _ask(client: APIClient) -> tuple[EngineJson, EngineJson]:
     return client.version(), client.info()
-
-
-def _status_of(facts: EngineFacts, connection: Connection) -> RuntimeStatus:
-    return RuntimeStatus(
-        NAME,
-        up=True,
-        text=f"{facts.name} at {connection.where}",
-        version=facts.version,
-        warnings=(*facts.warnings, *credential_warnings()),
-        capability=_CAPABILITY,
-        gpus=facts.gpus,
-        data_root=facts.data_root if facts.gpus.is_local else "",
-        address=_address(connection),
-    )
 
 
 def _address(connection: Connection) -> str:

@@ -81,8 +81,8 @@ def test_an_engine_that_lists_no_names_is_asked_by_uuid() -> None:
 @cases(
     ("found", "word"),
     [
-        (EngineGpus("nvidia", address="ssh://gpu1"), "the engine at ssh://gpu1 runs on another machine"),
-        (EngineGpus("cdi", cdi_devices=(f"{CDI_KIND}=0",)), "another machine"),
+        (EngineGpus("nvidia", address="ssh://gpu1", owner="a service"), "ssh://gpu1 has a gputui queue of its own"),
+        (EngineGpus("cdi", cdi_devices=(f"{CDI_KIND}=7",)), "no CDI device that fits"),
         (EngineGpus("none", is_podman=True, is_local=True), "Podman before 5.4 ignores"),
         (EngineGpus("none", is_local=True), "too old"),
     ],

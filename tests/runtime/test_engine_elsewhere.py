@@ -1,0 +1,109 @@
+"""Engine of another machine: its GPUs by their UUIDs, foreign use there, and a queue that it has already."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gputui.domain.container import EngineGpus, Launch, RuntimeStatus
+from gputui.domain.errors import RuntimeFault
+from gputui.domain.settings import RuntimeSettings
+from gputui.runtime.docker.runtime import DockerRuntime
+from tests.factories import FakeClock, spec, uuid
+from tests.runtime.standin_engine import StandInEngine, this_machine
+
+STORE, OTHER = "store0000000", "other0000000"
+ELSEWHERE = {"Name": "gpu1", "KernelVersion": "1.2.3-elsewhere", "DockerRootDir": "/srv/docker", "ID": "engine-1"}
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[StandInEngine]:
+    """Make an engine behind a forwarded socket."""
+    made = StandInEngine(tmp_path / "d.sock", **this_machine() | ELSEWHERE)
+    yield made
+    made.close()
+
+
+Open = Callable[..., DockerRuntime]
+
+
+@pytest.fixture
+def connect(engine: StandInEngine) -> Iterator[Open]:
+    made: list[DockerRuntime] = []
+
+    def connect(store_id: str = STORE, *, as_guest: bool = False) -> DockerRuntime:
+        settings = RuntimeSettings(docker_host=engine.url, as_guest=as_guest)
+        made.append(DockerRuntime(store_id, settings, FakeClock()))
+        return made[-1]
+
+    yield connect
+    for runtime in made:
+        runtime.close()
+
+
+def launch(store_id: str = STORE, gpus: int = 1) -> Launch:
+    return Launch(store_id, 1, 1, spec(gpus, image="busybox"), tuple(map(uuid, range(gpus))))
+
+
+def seen(runtime: DockerRuntime) -> RuntimeStatus:
+    runtime.foreign()
+    return runtime.status()
+
+
+def gives(runtime: DockerRuntime) -> EngineGpus:
+    found = seen(runtime).gpus
+    assert found is not None
+    return found
+
+
+def test_its_gpus_are_asked_for_by_uuid_and_its_files_are_not_looked_at(engine: StandInEngine, connect: Open) -> None:
+    runtime = connect()
+    runtime.create(launch())
+    [body] = engine.created.values()
+    assert body["HostConfig"]["DeviceRequests"][0]["DeviceIDs"] == [uuid(0)]
+    assert body["Labels"]["gputui.guest"] == socket.gethostname()
+    status = runtime.check()
+    assert status.data_root == ""
+    assert status.gpus is not None
+    assert (status.gpus.is_local, status.gpus.elsewhere) == (False, "gpu1")
+    with pytest.raises(RuntimeFault, match="only operators may mount them"):
+        runtime.root_directory()
+
+
+def test_foreign_use_there_is_seen_and_a_probe_is_none(engine: StandInEngine, connect: Open) -> None:
+    runtime = connect()
+    everything = {"DeviceRequests": [{"Driver": "", "Count": -1, "Capabilities": [["gpu"]]}]}
+    for container_id, labels in (("a" * 64, {}), ("b" * 64, {"gputui.probe": "1", "gputui.store": OTHER})):
+        engine.runs(container_id)
+        engine.created[container_id] |= {"HostConfig": everything, "Labels": labels}
+    assert [(each.id, each.devices, each.store) for each in runtime.foreign()] == [("a" * 64, ("all",), "")]
+
+
+def test_a_guest_is_told_of_the_queue_there(engine: StandInEngine, connect: Open) -> None:
+    guest, bold = connect(), connect(as_guest=True)
+    assert gives(guest).owner == gives(bold).owner == ""
+    engine.info |= this_machine()  # seen from there
+    owner = connect(OTHER)
+    owner.start(owner.create(launch(OTHER)).id)
+    assert not [text for text in seen(owner).all_warnings if "queue" in text]
+    engine.info |= ELSEWHERE
+    guest.check()
+    assert gives(guest).owner == f"its queue {OTHER} runs jobs on them"
+    assert "gpu1 has a gputui queue of its own" in guest.status().all_warnings[-1]
+    assert gives(bold).owner == ""
+    engine.created.clear()
+    assert gives(guest).owner == ""
+
+
+def test_the_queue_there_is_told_of_its_guest(engine: StandInEngine, connect: Open) -> None:
+    guest = connect()
+    guest.start(guest.create(launch()).id)
+    engine.info |= this_machine()
+    words = f"gputui on {socket.gethostname()} starts jobs on GPUs of {socket.gethostname()} too"
+    assert seen(connect(OTHER)).warnings[-1].startswith(words)
+    engine.info |= ELSEWHERE
+    another = connect("third0000000")
+    assert gives(another).owner == "", "two guests are equals, as two queues of one machine are"
