@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 
 import click
+from msgspec import Struct
 
 from gputui.cli import terminal
 from gputui.cli.job_ids import Named, OneJobId, ids_argument, is_array, resolve_all, resolve_one
@@ -223,12 +224,11 @@ def was_started(job: Job) -> bool:
     return has_container or attempt.is_over
 
 
-class TerminalPrinter:
+class TerminalPrinter(Struct, eq=False):
     """Prints lines as text; of a line that has not ended its last state, in place."""
 
-    def __init__(self) -> None:
-        self._cells = 0
-        """Width of the state that is shown."""
+    _cells: int = 0
+    """Width of the state that is shown."""
 
     def show_rest(self, line: bytes) -> None:
         """Show the beginning of a line, cut to the width of the terminal, since it is replaced."""
@@ -247,12 +247,11 @@ class TerminalPrinter:
             self._cells = 0
 
 
-class RawPrinter:
+class RawPrinter(Struct, eq=False):
     """Writes lines byte for byte, each byte as soon as it is there."""
 
-    def __init__(self) -> None:
-        self._written = 0
-        """Number of bytes of the current line that are written already."""
+    _written: int = 0
+    """Number of bytes of the current line that are written already."""
 
     def show_rest(self, line: bytes) -> None:
         self._write(line)

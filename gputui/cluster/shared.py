@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from types import TracebackType
 
+from msgspec import Struct, field
+
 from gputui.domain.errors import ClusterError, ClusterRefusedError
 from gputui.domain.gpu import Drain, Gpu, GpuState, GpuView, Health, HealthCode, Holder
 from gputui.domain.job import Job
@@ -17,21 +19,21 @@ _NAMED = 10
 """Maximum number of jobs named in one sentence."""
 
 
-class ChangeResults:
+class ChangeResults(Struct, eq=False):
     """Jobs that were changed and jobs that were refused, each of which is told: a refusal stops no other change.
 
     It is used as a context, which adds what was done to the text of an error that ends the change.
+
+    `done_words` is what is done to them: `cancelled`; `kind` is what they are.
     """
 
-    def __init__(self, done_words: str, kind: str = "job") -> None:
-        """`done_words` is what is done to them: `cancelled`; `kind` is what they are."""
-        self._words = done_words
-        self._kind = kind
-        self.changed: list[JobId] = []
-        """Jobs that were changed so far."""
-        self._done: list[str] = []
-        self._refused: dict[str, list[str]] = {}
-        self._hint: str | None = None
+    _words: str
+    _kind: str = "job"
+    changed: list[JobId] = field(default_factory=list)
+    """Jobs that were changed so far."""
+    _done: list[str] = field(default_factory=list)
+    _refused: dict[str, list[str]] = field(default_factory=dict)
+    _hint: str | None = None
 
     def did(self, name: str, ids: Sequence[JobId] = ()) -> None:
         self._done.append(name)

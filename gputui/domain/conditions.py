@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui.domain.cluster import ENGINES
@@ -200,11 +200,10 @@ def place_of(severity: str, kind: str) -> int:
     return _PLACES.get(kind, -1 if severity == ERROR else len(_PLACES))
 
 
-class Same:
+class Same(Struct, eq=False):
     """Compares tuples of jobs by identity: comparing ten thousand jobs would cost more than recomputing."""
 
-    def __init__(self, jobs: tuple[Job, ...]) -> None:
-        self.jobs = jobs
+    jobs: tuple[Job, ...]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Same) and self.jobs is other.jobs
@@ -370,15 +369,14 @@ def _failed(jobs: Same) -> tuple[Job, ...]:
     return tuple(job for job in jobs.jobs if job.state.is_failure)
 
 
-class ConditionTracker:
-    def __init__(self) -> None:
-        self._first: dict[tuple[str, str], datetime | None] = {}
-        """Time at which each was first seen; None: it existed when the console was opened."""
-        self._has_begun = False
-        self._steady: Steady[tuple[str, str]] = Steady()
-        self.is_acknowledged: Acknowledged = lambda job: False
-        self.shown: tuple[Condition, ...] = ()
-        """Present conditions, worst first, with their start as far as known."""
+class ConditionTracker(Struct, eq=False):
+    _first: dict[tuple[str, str], datetime | None] = field(default_factory=dict)
+    """Time at which each was first seen; None: it existed when the console was opened."""
+    _has_begun: bool = False
+    _steady: Steady[tuple[str, str]] = field(default_factory=Steady)
+    is_acknowledged: Acknowledged = lambda job: False
+    shown: tuple[Condition, ...] = ()
+    """Present conditions, worst first, with their start as far as known."""
 
     def look(self, snapshot: Snapshot, now: datetime) -> tuple[Condition, ...]:
         """Track the conditions of a snapshot, and return the shown ones. Before the first one nothing is known."""

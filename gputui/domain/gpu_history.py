@@ -8,7 +8,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Generic, NamedTuple, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui.domain.gpu import GpuSample
@@ -176,12 +176,11 @@ class TakenStep(Struct, frozen=True):
     """Mean readings by UUID."""
 
 
-class Stepper:
+class Stepper(Struct, eq=False):
     """Collects the readings of snapshots, and returns their means at the end of a step."""
 
-    def __init__(self) -> None:
-        self._now: dict[str, list[GpuSample]] = {}
-        self._since: datetime | None = None
+    _now: dict[str, list[GpuSample]] = field(default_factory=dict)
+    _since: datetime | None = None
 
     def add(self, snapshot: Snapshot) -> TakenStep | None:
         """Add the readings of a snapshot, stale ones as not read; return the step that it completes, if any."""
@@ -198,13 +197,12 @@ class Stepper:
         return closed
 
 
-class GpuHistory:
+class GpuHistory(Struct, eq=False):
     """The readings of each GPU by second, and their means by step."""
 
-    def __init__(self) -> None:
-        self._pasts: dict[str, GpuPast] = {}
-        self._stepper = Stepper()
-        self._began: datetime | None = None
+    _pasts: dict[str, GpuPast] = field(default_factory=dict)
+    _stepper: Stepper = field(default_factory=Stepper)
+    _began: datetime | None = None
 
     def past_of(self, uuid: str) -> GpuPast:
         return self._pasts.get(uuid, NO_PAST)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui.domain.errors import Cause, CauseCode
@@ -214,14 +214,15 @@ class IdleSpell(Struct):
     """True if all its GPUs are idle."""
 
 
-class IdleSpells:
-    """Periods in which jobs leave GPUs idle, each told once, and again if it becomes one of all GPUs of the job."""
+class IdleSpells(Struct, eq=False):
+    """Periods in which jobs leave GPUs idle, each told once, and again if it becomes one of all GPUs of the job.
 
-    def __init__(self, ends_after: timedelta | None, may_end: Callable[[Job], bool] = lambda _: True) -> None:
-        """`ends_after` is the time after which a period of all GPUs ends a job that `may_end` allows; None: never."""
-        self._ends_after = ends_after
-        self._may_end = may_end
-        self._spells: dict[tuple[JobId, int], IdleSpell] = {}
+    `ends_after` is the time after which a period of all GPUs ends a job that `may_end` allows; None: never.
+    """
+
+    _ends_after: timedelta | None
+    _may_end: Callable[[Job], bool] = lambda _: True
+    _spells: dict[tuple[JobId, int], IdleSpell] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[IdleSpell]:
         return iter(self._spells.values())

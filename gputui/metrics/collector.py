@@ -463,14 +463,13 @@ def add_dcgm(page: SeriesPage, node: Node, jobs: Mapping[JobId, Job]) -> None:
                 page.add(family, value(sample), labels | one)
 
 
-class JobMapping:
+class JobMapping(Struct, eq=False):
     """Keeps the files of a directory up to date. `write` blocks on the disk."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._written: dict[str, str] = {}
-        self.fault = ""
-        """Sentence about the last error; empty when all is well."""
+    _directory: Path
+    _written: dict[str, str] = field(default_factory=dict)
+    fault: str = ""
+    """Sentence about the last error; empty when all is well."""
 
     def write(self, snapshot: Snapshot) -> None:
         """Write the files whose contents have changed."""

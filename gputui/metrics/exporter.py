@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
+from msgspec import Struct, field
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -46,7 +47,7 @@ from gputui.threads import Watcher
 log = logging.getLogger(__name__)
 
 
-class GpuTime:
+class GpuTime(Struct, eq=False):
     """GPU-seconds since a term began.
 
     An attempt counts by the clock while it runs, and afterwards by its recorded end, which is shortly before the tick
@@ -54,10 +55,9 @@ class GpuTime:
     restart.
     """
 
-    def __init__(self) -> None:
-        self._since: datetime | None = None
-        self._ended: defaultdict[str, float] = defaultdict(float)
-        self._shown: defaultdict[str, float] = defaultdict(float)
+    _since: datetime | None = None
+    _ended: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    _shown: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def begin(self, now: datetime) -> None:
         """Start counting, unless that has been done."""

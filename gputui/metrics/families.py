@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
 
@@ -197,11 +197,10 @@ SeriesValue: TypeAlias = float | int | bool | datetime | timedelta | None
 NO_LABELS: Mapping[str, str] = {}
 
 
-class SeriesPage:
+class SeriesPage(Struct, eq=False):
     """Samples by family, in the order in which the families are first named."""
 
-    def __init__(self) -> None:
-        self._metrics: dict[str, Metric] = {}
+    _metrics: dict[str, Metric] = field(default_factory=dict)
 
     def add(self, family: Family, value: SeriesValue, labels: Mapping[str, str] = NO_LABELS) -> None:
         """Add a sample; None adds nothing. Times become seconds since 1970, durations seconds."""

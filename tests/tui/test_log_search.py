@@ -187,7 +187,7 @@ async def test_a_filter_shows_matches_with_context_and_follows_new_lines() -> No
 async def test_searching_a_long_log_delays_no_key() -> None:
     async with reading(NUMBERED) as (_, _, pane):
         pane.reading.lines.keeps_earlier = True
-        pane.reading.lines.most_bytes = 10**9  # room for a long log at once
+        pane.reading.lines.size = 10**9  # room for a long log at once
         pane.reading.lines.add(pack_lines([b"epoch 12 step 4711 loss 2.3412 \x1b[32mlr\x1b[0m 2.0e-05"] * 100_000))
         pattern = pattern_of("loss.*nan")
         pane.reading.search.look_for(pattern)

@@ -101,13 +101,12 @@ class ApiRefusedError(ClusterRefusedError):
         self.status = status
 
 
-class ApiStream:
+class ApiStream(Struct, eq=False):
     """Lines of an answer that goes on until the server ends it, or `close` does, from any thread."""
 
-    def __init__(self, response: urllib3.BaseHTTPResponse, place: str) -> None:
-        self._response = response
-        self._place = place
-        self._is_closed = False
+    _response: urllib3.BaseHTTPResponse
+    _place: str
+    _is_closed: bool = False
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield lines without their ends; raises ClusterUnavailableError if the connection is lost."""

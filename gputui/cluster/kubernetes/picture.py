@@ -245,11 +245,10 @@ class KubePicture(Struct, frozen=True):
     """Jobs that the watch saw deleted."""
 
 
-class KubePictures:
-    def __init__(self, submissions: Submissions, classes: Sequence[str]) -> None:
-        self._submissions = submissions
-        self._classes = classes
-        self._made: dict[str, tuple[JobParts, Job]] = {}
+class KubePictures(Struct, eq=False):
+    _submissions: Submissions
+    _classes: Sequence[str]
+    _made: dict[str, tuple[JobParts, Job]] = field(default_factory=dict)
 
     def of(self, objects: KubeObjects, place: str, now: datetime) -> KubePicture:
         parts = self._parts(objects, objects.jobs)

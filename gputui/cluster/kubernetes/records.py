@@ -167,9 +167,8 @@ class KeptLog:
         pass
 
 
-class LogKeeper:
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+class LogKeeper(Struct, eq=False):
+    _directory: Path
 
     def path(self, name: str) -> Path:
         return self._directory / name

@@ -12,6 +12,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
+from msgspec import Struct, field
+
 from gputui.cluster.journal import Submissions
 from gputui.cluster.kubernetes import manifest, picture
 from gputui.cluster.kubernetes.api_server import MERGE_PATCH, ApiRefusedError, ApiServer
@@ -39,16 +41,14 @@ def jobs_path(namespace: str, name: str = "") -> str:
     return f"/apis/batch/v1/namespaces/{namespace}/jobs" + (f"/{name}" if name else "")
 
 
-class KubeSubmitter:
-    def __init__(
-        self, settings: Settings, submissions: Submissions, user: str, created: Callable[[bytes], None]
-    ) -> None:
-        """`created` is told of each job that the server has created or found."""
-        self._settings = settings
-        self._submissions = submissions
-        self._user = user
-        self._created = created
-        self._reader = Reader(KubeJob)
+class KubeSubmitter(Struct, eq=False):
+    """`created` is told of each job that the server has created or found."""
+
+    _settings: Settings
+    _submissions: Submissions
+    _user: str
+    _created: Callable[[bytes], None]
+    _reader: Reader[KubeJob] = field(default_factory=lambda: Reader(KubeJob))
 
     def submit(
         self, server: ApiServer, target: KubeTarget, submissions: Sequence[Submission], key: str, *, has_kueue: bool

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.cluster.shared import ChangeResults
@@ -87,23 +88,17 @@ def fits(action: JobAction, row: JobRow) -> bool:
     return row.life.is_active
 
 
-class JobChanger:
-    """Changes jobs by their ids, many in one command where Slurm's commands take a list."""
+class JobChanger(Struct, eq=False):
+    """Changes jobs by their ids, many in one command where Slurm's commands take a list.
 
-    def __init__(
-        self,
-        commands: SlurmCommands,
-        poll: Poll,
-        is_ours: Callable[[JobRow], bool],
-        is_contained: Callable[[JobRow], bool],
-        can_requeue: bool,
-    ) -> None:
-        """`is_contained` tells whether a batch script of ours runs a job in a container, beyond Slurm's reach."""
-        self._commands = commands
-        self._poll = poll
-        self._is_ours = is_ours
-        self._is_contained = is_contained
-        self._can_requeue = can_requeue
+    `is_contained` tells whether a batch script of ours runs a job in a container, beyond Slurm's reach.
+    """
+
+    _commands: SlurmCommands
+    _poll: Poll
+    _is_ours: Callable[[JobRow], bool]
+    _is_contained: Callable[[JobRow], bool]
+    _can_requeue: bool
 
     def act(self, action: JobAction, rows: Mapping[JobId, JobRow]) -> tuple[JobId, ...]:
         with ChangeResults(_DONE[type(action)]) as results:

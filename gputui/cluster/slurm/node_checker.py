@@ -189,15 +189,13 @@ class NodeProbe(Struct):
     """The probe job, and the job that looks at the node after it."""
 
 
-class NodeChecker:
-    def __init__(
-        self, commands: SlurmCommands, settings: Settings, latest: Callable[[], Polled], forget: Callable[[], None]
-    ) -> None:
-        """`latest` polls Slurm, `forget` makes its next call ask anew."""
-        self._commands = commands
-        self._settings = settings
-        self._latest = latest
-        self._forget = forget
+class NodeChecker(Struct, eq=False):
+    """`latest` polls Slurm, `forget` makes its next call ask anew."""
+
+    _commands: SlurmCommands
+    _settings: Settings
+    _latest: Callable[[], Polled]
+    _forget: Callable[[], None]
 
     def check(
         self, nodes: Sequence[str], image: str, patience: timedelta, *, waits: bool, tell: Callable[[str], None]

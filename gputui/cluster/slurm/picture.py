@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui.cluster.journal import Submissions, Submitted
@@ -214,12 +215,12 @@ def _words(state: str) -> str:
     return "down" if state == "NOT_RESPONDING" else state.lower().replace("_", " ")
 
 
-class Pictures:
-    def __init__(self, submissions: Submissions, *, runs_once: bool = True) -> None:
-        """`runs_once` is False if jobs are submitted so that Slurm runs them again when it is asked to."""
-        self._submissions = submissions
-        self._runs_once = runs_once
-        self._made: dict[JobId, tuple[_Facts, Job]] = {}
+class Pictures(Struct, eq=False):
+    """`runs_once` is False if jobs are submitted so that Slurm runs them again when it is asked to."""
+
+    _submissions: Submissions
+    runs_once: bool = True
+    _made: dict[JobId, tuple[_Facts, Job]] = field(default_factory=dict)
 
     def snapshot(self, polled: Polled, suspended: frozenset[JobId] = frozenset()) -> Snapshot:
         """Return the snapshot of a poll; `suspended` are jobs whose containers were paused."""
@@ -262,7 +263,7 @@ class Pictures:
         return found if found is not None and found.number in (None, row.owner) else None
 
     def job_of(self, row: JobRow, detail: JobDetail | None, user: str, is_stopped: bool = False) -> Job:
-        return job_of(row, detail, self.submitted(row, user), is_stopped, runs_once=self._runs_once)
+        return job_of(row, detail, self.submitted(row, user), is_stopped, runs_once=self.runs_once)
 
 
 def _rank(pair: tuple[JobRow, Job]) -> tuple[bool, int, datetime, JobId]:

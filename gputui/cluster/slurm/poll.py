@@ -119,13 +119,12 @@ def with_note(ended: Ended, note: RunNote) -> Ended:
     return replace(ended, row=replace(row, state=state, ended=str(note.ended)), detail=detail)
 
 
-class Ends:
+class Ends(Struct, eq=False):
     """Completes records of ends, and makes those of jobs whose end no poll showed."""
 
-    def __init__(self, commands: SlurmCommands, submissions: Submissions, records: Index[JobId, Ended]) -> None:
-        self._commands = commands
-        self._submissions = submissions
-        self._records = records
+    _commands: SlurmCommands
+    _submissions: Submissions
+    _records: Index[JobId, Ended]
 
     def of(self, job_id: JobId) -> Ended | None:
         found = self._records.of(job_id)

@@ -17,6 +17,8 @@ from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from gputui.cluster.journal import Submissions
 from gputui.cluster.slurm import commands
 from gputui.cluster.slurm.batch_script import COMMENT, INPUT, TERMINAL, batch_script
@@ -100,19 +102,13 @@ def is_refused(row: JobRow) -> bool:
     return row.state == "FAILED" and not row.nodes
 
 
-class BatchSubmitter:
-    def __init__(
-        self,
-        commands: SlurmCommands,
-        settings: Settings,
-        submissions: Submissions,
-        find: Callable[[str, datetime], int | None],
-    ) -> None:
-        """`find` returns the job with a key, submitted after a time, that Slurm may have forgotten."""
-        self._commands = commands
-        self._settings = settings
-        self._submissions = submissions
-        self._find = find
+class BatchSubmitter(Struct, eq=False):
+    """`find` returns the job with a key, submitted after a time, that Slurm may have forgotten."""
+
+    _commands: SlurmCommands
+    _settings: Settings
+    _submissions: Submissions
+    _find: Callable[[str, datetime], int | None]
 
     def submit(
         self, submissions: Sequence[Submission], key: str, home: str, *, is_new: bool = False

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.domain.cluster import Capability
@@ -238,9 +239,8 @@ class EngineBackend:
         self.queue.close()
 
 
-class WithoutTimes:
-    def __init__(self, stream: StampedLogStream) -> None:
-        self._stream = stream
+class WithoutTimes(Struct, eq=False, weakref=True):
+    _stream: StampedLogStream
 
     def __iter__(self) -> Iterator[bytes]:
         return (line.partition(b" ")[2] for line in self._stream)

@@ -14,6 +14,8 @@ from datetime import datetime, timedelta
 from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
+from msgspec import Struct, field
+
 from gputui.domain.arrays import Entries
 from gputui.domain.errors import GputuiError
 from gputui.domain.event import Event, end_id, gpus_idle, node_changes, queue_stuck, untold
@@ -55,23 +57,22 @@ class EndLedger(Protocol):
         ...
 
 
-class EndFinder:
+class EndFinder(Struct, eq=False):
     """Finds jobs that have ended without any snapshot that shows it, by a worker that reads the history."""
 
-    def __init__(self, history: Callable[[datetime], Iterable[Job]], worker: Executor) -> None:
-        self._history = history
-        self._worker = worker
-        self._lock = Lock()
-        """Guards what the worker changes too: the jobs that were found, and those that have vanished."""
-        self._is_reading = False
-        self._live: frozenset[JobId] = frozenset()
-        self._vanished: dict[JobId, int] = {}
-        """Jobs that no snapshot shows any more, with the number of times that the history lacked them."""
-        self._seen_at: datetime | None = None
-        self._again_at: datetime | None = None
-        self._since: datetime | None = None
-        """Time from which the history is to be read; None: there is no need."""
-        self.found: dict[JobId, Job] = {}
+    _history: Callable[[datetime], Iterable[Job]]
+    _worker: Executor
+    _lock: Lock = field(default_factory=Lock)
+    """Guards what the worker changes too: the jobs that were found, and those that have vanished."""
+    _is_reading: bool = False
+    _live: frozenset[JobId] = field(default_factory=frozenset)
+    _vanished: dict[JobId, int] = field(default_factory=dict)
+    """Jobs that no snapshot shows any more, with the number of times that the history lacked them."""
+    _seen_at: datetime | None = None
+    _again_at: datetime | None = None
+    _since: datetime | None = None
+    """Time from which the history is to be read; None: there is no need."""
+    found: dict[JobId, Job] = field(default_factory=dict)
 
     def update(self, jobs: Collection[Job], now: datetime, max_age: timedelta) -> None:
         """Take the jobs of a snapshot, and read the history if some may be missing in it."""
@@ -117,12 +118,11 @@ def _ids(jobs: Iterable[Job]) -> Iterator[JobId]:
             yield from job.ids
 
 
-class StuckQueue:
+class StuckQueue(Struct, eq=False):
     """Notices once that nothing moves in the queue of a cluster, until something does."""
 
-    def __init__(self) -> None:
-        self._moved_at: datetime | None = None
-        self._is_told = False
+    _moved_at: datetime | None = None
+    _is_told: bool = False
 
     def update(self, snapshot: Snapshot, engine: str, now: datetime) -> Event | None:
         silence = snapshot.leader.silent_for if snapshot.leader is not None else timedelta()

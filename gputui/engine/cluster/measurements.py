@@ -10,6 +10,7 @@ from operator import is_
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui.domain.action import Cancel
@@ -79,22 +80,18 @@ class TelemetryLedger(Protocol):
         ...
 
 
-class MeasuredJobs:
-    """Adds to jobs what was measured, and to GPUs since when they are idle."""
+class MeasuredJobs(Struct, eq=False):
+    """Adds to jobs what was measured, and to GPUs since when they are idle.
 
-    def __init__(
-        self,
-        ledger: TelemetryLedger,
-        ends_idle_after: timedelta | None = None,
-        user: Callable[[], str] = lambda: "",
-    ) -> None:
-        """`ends_idle_after` is the time after which jobs of this `user` are ended that leave all their GPUs idle."""
-        self._ends_idle_after = ends_idle_after
-        self._user = user
-        self._ledger = ledger
-        self._joined: dict[JobId, tuple[Job, Job]] = {}
-        """Jobs that have telemetry, as the engine tells them and with it."""
-        self._last: tuple[Job, ...] = ()
+    `ends_idle_after` is the time after which jobs of this `user` are ended that leave all their GPUs idle.
+    """
+
+    _ledger: TelemetryLedger
+    _ends_idle_after: timedelta | None = None
+    _user: Callable[[], str] = lambda: ""
+    _joined: dict[JobId, tuple[Job, Job]] = field(default_factory=dict)
+    """Jobs that have telemetry, as the engine tells them and with it."""
+    _last: tuple[Job, ...] = ()
 
     def joined(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with telemetry of ended jobs, and with idle GPUs marked."""

@@ -20,6 +20,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.domain.errors import ClusterError, ClusterUnavailableError
@@ -222,12 +223,11 @@ class Duty(Protocol):
     def close(self) -> None: ...
 
 
-class Turn:
+class Turn(Struct, eq=False):
     """Lock of a duty, which one process holds at a time."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._descriptor: int | None = None
+    _path: Path
+    _descriptor: int | None = None
 
     def take(self) -> bool:
         """Take the lock if it is free; return whether this process has it. Raises OSError if there can be none."""
@@ -252,20 +252,19 @@ class Turn:
                 os.close(descriptor)
 
 
-class SharedDuty:
-    """Duty that this process does while it holds the lock; begun with the first snapshot after it was taken."""
+class SharedDuty(Struct, eq=False):
+    """Duty that this process does while it holds the lock; begun with the first snapshot after it was taken.
 
-    def __init__(
-        self, name: str, turn: Turn, begin: Callable[[Snapshot], Duty], waits: Callable[[], object] = lambda: None
-    ) -> None:
-        """`name` is for notices. `waits` is called once if another process does it."""
-        self._name = name
-        self._turn = turn
-        self._begin = begin
-        self._waits = waits
-        self._has_waited = False
-        self._fault = ""
-        self._duty: Duty | None = None
+    `name` is for notices. `waits` is called once if another process does it.
+    """
+
+    _name: str
+    _turn: Turn
+    _begin: Callable[[Snapshot], Duty]
+    _waits: Callable[[], object] = lambda: None
+    _has_waited: bool = False
+    _fault: str = ""
+    _duty: Duty | None = None
 
     @property
     def is_mine(self) -> bool:

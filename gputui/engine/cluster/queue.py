@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import msgspec
+from msgspec import Struct, field
 
 from gputui.domain.errors import ClusterUnavailableError, LostAnswerError, NotFoundError
 
@@ -33,30 +34,23 @@ FRESH = 1.0
 """Seconds for which a snapshot is used before the cluster is asked again."""
 
 
-class EngineQueue:
+class EngineQueue(Struct, eq=False):
     """Jobs of a cluster. Controls and recurring jobs are empty: the engine has its own.
 
     The modules about jobs are imported when they are first read: a submission reads none.
+
+    `directory` is for what this user's processes keep about the cluster; `measured` adds telemetry.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        monotonic: Callable[[], float] = time.monotonic,
-        *,
-        directory: Path = Path(),
-        measured: Callable[[], MeasuredJobs] | None = None,
-    ) -> None:
-        """`directory` is for what this user's processes keep about the cluster; `measured` adds telemetry."""
-        self.cluster = cluster
-        self.directory = directory
-        self._measured = measured
-        self._monotonic = monotonic
-        self._latest: tuple[Snapshot, Entries] | None = None
-        self._taken_at = 0.0
-        self._lock = threading.Lock()
-        self.on_refresh: Callable[[], None] = lambda: None
-        """Called after each change of the cluster by this process."""
+    cluster: Cluster
+    _monotonic: Callable[[], float] = time.monotonic
+    directory: Path = Path()
+    measured: Callable[[], MeasuredJobs] | None = None
+    _latest: tuple[Snapshot, Entries] | None = None
+    _taken_at: float = 0.0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    on_refresh: Callable[[], None] = lambda: None
+    """Called after each change of the cluster by this process."""
 
     def version(self) -> object:
         """Return a token that changes whenever the cluster would be asked again."""
@@ -73,8 +67,8 @@ class EngineQueue:
             latest = self._latest
             if latest is None or self._monotonic() - self._taken_at > FRESH:
                 snapshot = self.cluster.snapshot()
-                if self._measured is not None:
-                    snapshot = self._measured().joined(snapshot)
+                if self.measured is not None:
+                    snapshot = self.measured().joined(snapshot)
                 jobs = sorted(snapshot.jobs, key=lambda job: job.id)
                 self._latest = latest = snapshot, Entries({job.id: job for job in jobs})
                 self._taken_at = self._monotonic()
@@ -135,7 +129,7 @@ class EngineQueue:
         return self._with_telemetry(job for job in self.cluster.history(since) if job.id not in jobs)
 
     def _with_telemetry(self, jobs: Iterable[Job]) -> Iterator[Job]:
-        return iter(jobs) if self._measured is None else self._measured().jobs(jobs)
+        return iter(jobs) if self.measured is None else self.measured().jobs(jobs)
 
     @property
     def store_id(self) -> str:
@@ -184,12 +178,11 @@ _LASTS = 3600.0
 """Seconds after which the same submission is a new one."""
 
 
-class UnansweredSubmissions:
+class UnansweredSubmissions(Struct, eq=False):
     """Such submissions of this process and of earlier ones; without the directory nothing is kept."""
 
-    def __init__(self, directory: Path) -> None:
-        self._parent = directory
-        self._answered: list[tuple[Path, int]] = []
+    _parent: Path
+    _answered: list[tuple[Path, int]] = field(default_factory=list)
 
     @contextmanager
     def begun(self, submissions: Sequence[Submission]) -> Iterator[tuple[str, bool]]:

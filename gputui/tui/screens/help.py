@@ -334,11 +334,10 @@ def place_of(condition: Condition, snapshot: Snapshot) -> Place | None:
     return ("gpu", condition.subject) if any(v.gpu.uuid == condition.subject for v in snapshot.gpus) else None
 
 
-class AlarmPages:
-    def __init__(self, services: Services) -> None:
-        self._services = services
-        self._page: Screen[None] | None = None
-        self._last: Place | None = None
+class AlarmPages(Struct, eq=False):
+    _services: Services
+    _page: Screen[None] | None = None
+    _last: Place | None = None
 
     def open_next(
         self, app: App[Any], snapshot: Snapshot, found: Sequence[Condition], follow: Callable[[JobId], None]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 from textual import events, on
 from textual.app import ComposeResult
@@ -55,13 +56,12 @@ from gputui.tui.widgets.queue_tabs import HistoryRead, ScoreLoader, ScoresMade
 from gputui.tui.widgets.status_bars import FilterLine, KeyBar, StatusBar, SummaryBar, line_of
 
 
-class GridNodes:
+class GridNodes(Struct, eq=False):
     """Carries out keys of the queue on nodes, while the grid has the focus."""
 
-    def __init__(self, screen: Screen[Any], grid: GpuGrid, redraw: Callable[[], None]) -> None:
-        self._screen = screen
-        self._grid = grid
-        self._redraw = redraw
+    _screen: Screen[Any]
+    _grid: GpuGrid
+    _redraw: Callable[[], None]
 
     @property
     def has_focus(self) -> bool:
@@ -87,12 +87,11 @@ class GridNodes:
         self._redraw()
 
 
-class ServerChoice:
+class ServerChoice(Struct, eq=False):
     """Chooses the server under the cursor; where there is one queue, nothing is asked and its name is empty."""
 
-    def __init__(self, screen: GpuScreen, services: Services) -> None:
-        self._screen = screen
-        self._services = services
+    _screen: GpuScreen
+    _services: Services
 
     @property
     def name(self) -> str:

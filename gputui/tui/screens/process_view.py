@@ -8,6 +8,7 @@ from datetime import datetime
 from threading import Thread
 from typing import Any, ClassVar
 
+from msgspec import Struct
 from textual import events, on
 from textual.app import App, ComposeResult
 from textual.binding import Binding
@@ -162,12 +163,11 @@ class ProcessPage(ScrollingDialog):
         return process_page(self._row, self._environment, self._refusal, room)
 
 
-class ContainerLog:
+class ContainerLog(Struct, eq=False):
     """LogOpener for the output of one container."""
 
-    def __init__(self, use: ForeignUse, container_id: str) -> None:
-        self._use = use
-        self._container_id = container_id
+    _use: ForeignUse
+    _container_id: str
 
     def log(
         self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool, stamped: bool = False

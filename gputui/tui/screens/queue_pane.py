@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from operator import is_not
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from msgspec.structs import replace
 from textual.message import Message
 from textual.widgets import Input
@@ -308,16 +309,15 @@ class QueueController:
             self.history.read_further(self._services.clock.now())
 
 
-class Drag:
+class Drag(Struct, eq=False):
     """Adds up steps, and keeps requested places that are not in the snapshot yet."""
 
-    def __init__(self) -> None:
-        self._ids: tuple[JobId, ...] = ()
-        self._jobs: tuple[weakref.ref[Job], ...] = ()
-        """Weak references to the jobs of the snapshot, since they may be the whole queue."""
-        self._steps: tuple[int, ...] = ()
-        self.wanted: tuple[Placing, ...] = ()
-        """Places requested since the snapshot with these jobs."""
+    _ids: tuple[JobId, ...] = ()
+    _jobs: tuple[weakref.ref[Job], ...] = ()
+    """Weak references to the jobs of the snapshot, since they may be the whole queue."""
+    _steps: tuple[int, ...] = ()
+    wanted: tuple[Placing, ...] = ()
+    """Places requested since the snapshot with these jobs."""
 
     def press(self, jobs: Sequence[Job], step: int) -> tuple[tuple[int, ...], tuple[Placing, ...]]:
         """Return the steps to make, and the places requested for these jobs since the snapshot."""

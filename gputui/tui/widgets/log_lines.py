@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 
-from msgspec import Struct
+from msgspec import Struct, field
 from rich.style import Style
 
 from gputui.tui.present.cells import PLAIN
@@ -258,33 +258,33 @@ EARLIER = 6
 """Factor by which the bounds are raised while earlier output is shown."""
 
 
-class LogLines:
+class LogLines(Struct, eq=False):
     """The lines of one log: its end in memory, bounded in number and in bytes, and what was read before that.
 
     Lines keep their numbers when older ones are dropped. Number 0 is the first line that was added; earlier ones that
     are loaded later count down. Search, filter, errors and the part around a hit are ranges and lists of numbers.
     """
 
-    def __init__(self, lines: int = KEPT_LINES, size: int = KEPT_BYTES) -> None:
-        self.kept = PackedLines()
-        self.most_lines, self.most_bytes = lines, size
-        self.region: PackedLines | None = None
-        """Lines before those, loaded around a hit."""
-        self.found = FoundLines()
-        """Lines before those that the filter shows, by number."""
-        self.is_stamped = False
-        """True if the lines begin with the time they were written."""
-        self.gap: int | None = None
-        """Number of the line before which lines were last skipped."""
-        self.skipped = 0
-        """Number of lines that arrived faster than they could be processed."""
-        self.keeps_earlier = False
-        """True if the bounds are raised because earlier lines are being read."""
-        self.filter: Finder | None = None
-        """Finder of the shown lines; None: all lines are shown."""
-        self.context = 0
-        """Number of lines shown before and after each match."""
-        self._filtered: tuple[tuple[object, ...], Sequence[int]] = ((), ())
+    lines: int = KEPT_LINES
+    size: int = KEPT_BYTES
+    kept: PackedLines = field(default_factory=PackedLines)
+    region: PackedLines | None = None
+    """Lines before those, loaded around a hit."""
+    found: FoundLines = field(default_factory=FoundLines)
+    """Lines before those that the filter shows, by number."""
+    is_stamped: bool = False
+    """True if the lines begin with the time they were written."""
+    gap: int | None = None
+    """Number of the line before which lines were last skipped."""
+    skipped: int = 0
+    """Number of lines that arrived faster than they could be processed."""
+    keeps_earlier: bool = False
+    """True if the bounds are raised because earlier lines are being read."""
+    filter: Finder | None = None
+    """Finder of the shown lines; None: all lines are shown."""
+    context: int = 0
+    """Number of lines shown before and after each match."""
+    _filtered: tuple[tuple[object, ...], Sequence[int]] = field(default_factory=lambda: ((), ()))
 
     @property
     def first(self) -> int:
@@ -297,7 +297,7 @@ class LogLines:
     @property
     def room(self) -> int:
         """Number of earlier lines that may be put before these."""
-        return max(0, self.most_lines * EARLIER - len(self.kept))
+        return max(0, self.lines * EARLIER - len(self.kept))
 
     def add(self, lines: PackedLines, skipped: int = 0) -> None:
         """Append lines, and drop the oldest beyond the bounds; consumes `lines`."""
@@ -310,15 +310,15 @@ class LogLines:
     def add_earlier(self, lines: PackedLines) -> int:
         """Prepend as many lines as there is room for, and return their number; consumes `lines`."""
         lines.drop(len(lines) - self.room)
-        lines.drop(lines.worth(lines.size - (self.most_bytes * EARLIER - self.kept.size)))
+        lines.drop(lines.worth(lines.size - (self.size * EARLIER - self.kept.size)))
         kept = len(lines)
         self.kept.put_before(lines)
         return kept
 
     def trim(self) -> None:
         most = EARLIER if self.keeps_earlier else 1
-        self._drop(len(self.kept) - self.most_lines * most)
-        self._drop(self.kept.worth(self.kept.size - self.most_bytes * most))
+        self._drop(len(self.kept) - self.lines * most)
+        self._drop(self.kept.worth(self.kept.size - self.size * most))
 
     def drop_before_gap(self) -> None:
         if self.gap is not None:

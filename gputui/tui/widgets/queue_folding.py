@@ -161,15 +161,14 @@ class Place(Struct, frozen=True):
         return any(job_id in ids for job_id in self.members)
 
 
-class Places:
+class Places(Struct, eq=False):
     """Lines of the running jobs, which keep them while they run.
 
     The next job that starts takes the line of one that has ended; if none starts, the line goes after a while.
     """
 
-    def __init__(self) -> None:
-        self._places: list[Place] = []
-        self.changes_at: datetime | None = None
+    _places: list[Place] = field(default_factory=list)
+    changes_at: datetime | None = None
 
     def update(
         self,
