@@ -64,6 +64,7 @@ class BatchRun:
 
     def __init__(self, folder: Path, script: str, docker_host: str, gpus: str = "", **variables: str) -> None:
         self._folder = folder
+        self._ended_witness: str | None = None
         tools = folder / "bin"
         tools.mkdir(exist_ok=True)
         _program(tools / "nvidia-smi", NVIDIA_SMI)
@@ -117,10 +118,15 @@ class BatchRun:
     def _listens(self) -> bool:
         process = Path(f"/proc/{self.process.pid}")
         caught = int((process / "status").read_text().partition("SigCgt:")[2].split()[0], 16)
-        children = (process / f"task/{self.process.pid}/children").read_text().split()
-        words = [Path(f"/proc/{child}/cmdline").read_bytes() for child in children if Path(f"/proc/{child}").exists()]
+        words = self._children()
         is_last_trap_set = bool(caught & 1 << signal.SIGWINCH - 1)
-        return is_last_trap_set and b"sleep\x002147483647\0" in words and b"sleep\x000.1\0" not in words
+        witness = words.get(b"sleep\x002147483647\0")
+        return is_last_trap_set and witness not in {None, self._ended_witness} and b"sleep\x000.1\0" not in words
+
+    def _children(self) -> dict[bytes, str]:
+        """Return the processes that the script has started, by their words."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return {Path(f"/proc/{each}/cmdline").read_bytes(): each for each in children if Path(f"/proc/{each}").exists()}
 
     def wait_for_moment(self) -> None:
         """Wait until the script has reached the moment."""
@@ -133,6 +139,7 @@ class BatchRun:
     def signal(self, number: signal.Signals = signal.SIGTERM, *, everything: bool) -> None:
         """Send a signal to the batch shell, or to all processes of the job as `scancel` does."""
         if everything:
+            self._ended_witness = self._children().get(b"sleep\x002147483647\0")
             os.killpg(self.process.pid, number)
         else:
             self.process.send_signal(number)
