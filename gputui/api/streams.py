@@ -27,7 +27,7 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import CONNECTING, EMPTY, Snapshot
 from gputui.ports import Channel
 from gputui.ports.backend import Attach, Entry, FollowLog
-from gputui.ports.channel import FrameChannel
+from gputui.ports.runtime import FrameChannel
 from gputui.threads import Watcher
 
 log = logging.getLogger(__name__)

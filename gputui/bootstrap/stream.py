@@ -30,7 +30,7 @@ from gputui.domain.snapshot import Leader, Notice
 from gputui.engine.streams import Decision
 from gputui.ports import Channel, LiveLogStream
 from gputui.ports.backend import FollowLog
-from gputui.ports.channel import wait_for
+from gputui.ports.runtime import wait_for
 from gputui.threads import Watcher
 
 if TYPE_CHECKING:

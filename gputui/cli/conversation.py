@@ -25,7 +25,7 @@ from gputui.domain.errors import InputError
 from gputui.domain.frames import PendingInput
 from gputui.domain.text import quoted
 from gputui.ports import Channel
-from gputui.ports.channel import wait_for
+from gputui.ports.runtime import wait_for
 
 DEFAULT = "ctrl-p,ctrl-q"
 _CONTROL = {chr(ord("a") + n): n + 1 for n in range(26)} | {"@": 0, "[": 27, "\\": 28, "]": 29, "^": 30, "_": 31}

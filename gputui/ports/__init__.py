@@ -4,11 +4,10 @@ Adapters implement them; `gputui.bootstrap` chooses the adapters. Every call may
 driver unless its docstring says otherwise, so none is made on an event loop.
 """
 
-from gputui.ports.channel import Channel
 from gputui.ports.cluster import Cluster
 from gputui.ports.machine import Clock, GpuProbe, NodeProbes, SteadyClock
 from gputui.ports.monitor import NO_MONITOR, Monitor
-from gputui.ports.runtime import JobExec, LiveLogStream, LogStream, Permit, Runtime, StampedLogStream
+from gputui.ports.runtime import Channel, JobExec, LiveLogStream, LogStream, Permit, Runtime, StampedLogStream
 from gputui.ports.store import JobStore, Queue, StoreWatch, Transaction
 
 __all__ = [

@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from gputui.domain.snapshot import Snapshot
     from gputui.domain.submit_action import Done
     from gputui.domain.telemetry_series import Measured
-    from gputui.ports.channel import Channel
     from gputui.ports.machine import GpuProbe
-    from gputui.ports.runtime import LogStream
+    from gputui.ports.runtime import Channel, LogStream
     from gputui.ports.store import Queue
 
 

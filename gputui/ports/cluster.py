@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from gputui.domain.job_spec import JobId, Submission
     from gputui.domain.snapshot import Snapshot
     from gputui.ports.backend import Entry
-    from gputui.ports.channel import Channel
-    from gputui.ports.runtime import StampedLogStream
+    from gputui.ports.runtime import Channel, StampedLogStream
 
 EngineAction: TypeAlias = "JobAction | DrainGpus | ResumeGpus"
 """Actions that an engine carries out: on jobs by id, on nodes by name."""

@@ -158,7 +158,7 @@ _LATE = (
     "gputui.runtime.docker.transport",
     "gputui.runtime.process.job_exec",
     "gputui.runtime.process.runtime",
-    "gputui.ports.channel",
+    "gputui.ports.runtime",
     "json",
     "requests.exceptions",
     "shlex",

@@ -25,7 +25,7 @@ for each in pkgutil.walk_packages(gputui.__path__, "gputui."):
     if each.name.split(".")[1] in {"api", "cli", "config", "domain", "engine", "request", "store"}:
         importlib.import_module(each.name)
 import gputui.bootstrap, gputui.runtime.process.runtime, gputui.runtime.docker.runtime, gputui.gpus.simulated
-import gputui.ports.channel, gputui.runtime.process.job_exec, gputui.runtime.docker.job_exec
+import gputui.ports.runtime, gputui.runtime.process.job_exec, gputui.runtime.docker.job_exec
 import gputui.runtime.docker.transport, docker.errors, requests.exceptions
 import concurrent.futures.thread, zoneinfo, apscheduler.executors.asyncio, apscheduler.executors.pool
 import apscheduler.schedulers.asyncio, apscheduler.triggers.date, apscheduler.triggers.interval

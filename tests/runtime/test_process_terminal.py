@@ -19,7 +19,7 @@ from gputui.domain.container import ExecRequest, Launch
 from gputui.domain.errors import GputuiError, RuntimeFault
 from gputui.domain.job_spec import Interactive
 from gputui.ports import Channel
-from gputui.ports.channel import FrameChannel
+from gputui.ports.runtime import FrameChannel
 from gputui.runtime.process.attempt_folder import AttemptFolder
 from gputui.runtime.process.job_exec import ProcessExec, kept_log
 from gputui.runtime.process.runtime import ProcessRuntime

@@ -23,7 +23,7 @@ from gputui.domain.container import ContainerState, ExecRequest, ProcessRow
 from gputui.domain.errors import Cause, CauseCode, RuntimeFault
 from gputui.domain.job_spec import Interactive
 from gputui.ports import Channel, Permit
-from gputui.ports.channel import FrameChannel, peer_uid
+from gputui.ports.runtime import FrameChannel, peer_uid
 from gputui.runtime.host_processes import ProcessSampler, account_name
 from gputui.runtime.process.attempt_folder import AttemptFolder, AttemptIndex, OpenFolder, closed_after
 from gputui.runtime.process.terminal import MARK, MARKS, SOCKET
