@@ -38,7 +38,19 @@ for _number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):  # a shell's back
 YOUNG_OBJECTS = 50_000
 """Number of new objects that triggers a garbage collection: Python's 700 took a quarter of the time."""
 
-WAITING = ("slurm", "servers", "backend", "e2e", "torture", "runtime", "cluster", "metrics", "gpus", "kubernetes")
+WAITING = (
+    "slurm",
+    "remote",
+    "servers",
+    "backend",
+    "e2e",
+    "torture",
+    "runtime",
+    "cluster",
+    "metrics",
+    "gpus",
+    "kubernetes",
+)
 """Directories of tests that mostly wait for engines, terminals and clocks, in the order in which they begin.
 
 First those of one group: a single worker runs them all, Slurm's for minutes.

@@ -10,12 +10,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from gputui.bootstrap import ask_backend
 from gputui.config import resolve
@@ -34,14 +34,36 @@ COMMANDS = Commands()
 atexit.register(COMMANDS.close)
 
 
+class Engine(Protocol):
+    """Docker engine of a site, as seen from outside."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def pid(self) -> int | None:
+        """Process id while it runs."""
+
+    def docker(self, *words: str, check: bool = True) -> str:
+        """Return the output of the `docker` command on it."""
+
+
+EngineOf = TypeVar("EngineOf", bound=Engine)
+
+
 @dataclass
-class Site:
+class SiteOf(Generic[EngineOf]):
     """Server of a test: state directory, engine, GPUs; commands run against it as a user would run them."""
 
     directory: Path
-    engine: Dockerd
+    engine: EngineOf
     gpus: standin.StandIn
     serving: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    around: Mapping[str, str] | None = None
+    """Environment of commands, where they do not run beside engine and GPUs."""
+    into: Sequence[str] = ()
+    """Words before a command that run it on the machine of the console."""
+    commands: Commands = COMMANDS
 
     @property
     def state(self) -> Path:
@@ -56,10 +78,9 @@ class Site:
 
     @property
     def environ(self) -> dict[str, str]:
+        beside = {**os.environ, **self.gpus.environment, "DOCKER_HOST": self.engine.host}
         return {
-            **os.environ,
-            **self.gpus.environment,
-            "DOCKER_HOST": self.engine.host,
+            **(beside if self.around is None else self.around),
             "GPUTUI_STATE": str(self.state),
             "GPUTUI_CONFIG": str(self.config),
             "XDG_STATE_HOME": str(self.directory / "home-state"),
@@ -75,7 +96,7 @@ class Site:
 
     def run(self, *words: str, check: bool = True, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
         """Run a gputui command; fail the test if it fails, unless `check` is off."""
-        code, out, err = COMMANDS.run(words, self.environ, stdin, timeout=60)
+        code, out, err = self.commands.run(words, self.environ, stdin, timeout=60)
         stdout, stderr = out.decode(), err.decode()
         assert not check or code == 0, f"gputui {' '.join(words)}: {code}\n{stdout}{stderr}"
         return subprocess.CompletedProcess(["gputui", *words], code, stdout, stderr)
@@ -98,7 +119,7 @@ class Site:
         """Run a scheduler in the background."""
         errors = (self.directory / "serve.err").open("ab")
         process = subprocess.Popen(
-            [sys.executable, "-m", "gputui", "serve", "--wait", "20s"],
+            [*self.into, "env", "-C", str(Path.cwd()), sys.executable, "-m", "gputui", "serve", "--wait", "20s"],
             env=self.environ,
             stdin=subprocess.DEVNULL,
             stdout=errors,
@@ -179,6 +200,9 @@ class Site:
         while ids := self.engine.docker("ps", "-aq", "--no-trunc").split():
             assert time.monotonic() < deadline, f"these are still there: {ids}"
             self.engine.docker("rm", "-f", *ids, check=False)
+
+
+Site: TypeAlias = SiteOf[Dockerd]
 
 
 def act_directly(state: Path, action: Action) -> Done:

@@ -1,4 +1,4 @@
-"""Private sshd on loopback, and an `ssh` command that knows it only by its configuration file."""
+"""Private sshd on loopback or another machine, and an `ssh` command that knows it only by its configuration file."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from tests.process_list import children
 
 _SSHD = "/usr/sbin/sshd"
+_PORT_ELSEWHERE = 2222
 _SERVER = """Port {port}
-ListenAddress 127.0.0.1
+ListenAddress {address}
 HostKey {here}/host
 AuthorizedKeysFile {here}/user.pub
 PidFile {here}/pid
@@ -28,7 +29,7 @@ PermitRootLogin yes
 SetEnv {environ}
 """
 _CLIENT = """Host lab
-    HostName 127.0.0.1
+    HostName {address}
     Port {port}
     User {user}
     IdentityFile {here}/user
@@ -47,21 +48,39 @@ Host nowhere
 class Sshd:
     """OpenSSH server on loopback; the host `lab` of the ssh command on `path`."""
 
-    def __init__(self, environ: Mapping[str, str] | None = None, *, shell: str = "") -> None:
+    def __init__(
+        self,
+        environ: Mapping[str, str] | None = None,
+        *,
+        shell: str = "",
+        into: Sequence[str] = (),
+        address: str = "127.0.0.1",
+        within: Path = Path("/tmp"),
+    ) -> None:
         """Start the server.
 
         Args:
+            into: Words before a command that run it on another machine, in a child of its own, and
+            address: what that machine has.
+            within: Directory for its files, which both sides see.
             environ: Further environment of the commands that it runs. Their HOME is an empty directory: bash reads the
                 start-up files of a user for each command over ssh, and those may start dozens of processes.
             shell: Program that runs each command by `-c`, as the user's login shell; without one it is hers.
         """
-        self.directory = Path(tempfile.mkdtemp(prefix="gputui-sshd-", dir="/tmp"))
-        self.port = _free_port()
+        self.directory = Path(tempfile.mkdtemp(prefix="gputui-sshd-", dir=within))
+        self._into, self._address = into, address
+        self.port = _PORT_ELSEWHERE if into else _free_port()
         for name in ("host", "user"):
             words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.directory / name)]
             subprocess.run(words, check=True)
         words = [f"{name}={value}" for name, value in {"HOME": f"{self.directory}/home", **(environ or {})}.items()]
-        facts = {"port": self.port, "here": self.directory, "user": getpass.getuser(), "environ": " ".join(words)}
+        facts = {
+            "port": self.port,
+            "address": address,
+            "here": self.directory,
+            "user": getpass.getuser(),
+            "environ": " ".join(words),
+        }
         (self.directory / "home").mkdir()
         forced = f'ForceCommand exec {shell} -c "$SSH_ORIGINAL_COMMAND"\n' if shell else ""
         (self.directory / "sshd_config").write_text(_SERVER.format(**facts) + forced)
@@ -80,24 +99,31 @@ class Sshd:
 
     def start(self) -> None:
         """Start the server and wait until it listens."""
-        Path("/run/sshd").mkdir(exist_ok=True)
-        words = [_SSHD, "-D", "-e", "-f", str(self.directory / "sshd_config")]
-        with (self.directory / "log").open("ab") as log:
+        if not self._into:
+            Path("/run/sshd").mkdir(exist_ok=True)
+        words = [*self._into, _SSHD, "-D", "-e", "-f", str(self.directory / "sshd_config")]
+        path = self.directory / "log"
+        with path.open("ab") as log:
+            begin = log.tell()
             self.process = subprocess.Popen(words, stderr=log, stdin=subprocess.DEVNULL)
         deadline = time.monotonic() + 60
-        while not _answers(self.port):
-            assert self.process.poll() is None, (self.directory / "log").read_text()
+        while b"Server listening on" not in path.read_bytes()[begin:]:
+            assert self.process.poll() is None, path.read_text()
             assert time.monotonic() < deadline
             time.sleep(0.02)
 
     def trust(self, key: Path) -> None:
         """Make the client accept only that host key."""
         kind, content = key.read_text().split()[:2]
-        (self.directory / "known_hosts").write_text(f"[127.0.0.1]:{self.port} {kind} {content}\n")
+        (self.directory / "known_hosts").write_text(f"[{self._address}]:{self.port} {kind} {content}\n")
 
     def sessions(self) -> list[int]:
         """Return the processes of the server that serve a connection each."""
-        return children(self.process.pid)
+        return children(self._listener)
+
+    @property
+    def _listener(self) -> int:
+        return next(iter(children(self.process.pid)), self.process.pid) if self._into else self.process.pid
 
     def cut(self) -> None:
         """End every connection, as a failing network does."""
@@ -109,8 +135,7 @@ class Sshd:
     def stop(self) -> None:
         """End the server and every connection, as a machine does that is switched off; `start` begins again."""
         found = [each for pid in self.sessions() for each in (*children(pid), pid)]
-        self.process.kill()
-        self.process.wait()
+        self._end()
         for pid in found:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -125,20 +150,17 @@ class Sshd:
     def close(self) -> None:
         """End the server and its connections, and remove its files."""
         self.cut()
-        self.process.kill()
-        self.process.wait()
+        self._end()
         shutil.rmtree(self.directory)
+
+    def _end(self) -> None:
+        for pid in dict.fromkeys((self._listener, self.process.pid)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
 
 
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _answers(port: int) -> bool:
-    try:
-        with socket.create_connection(("127.0.0.1", port), 1) as probe:
-            return probe.recv(4) == b"SSH-"
-    except OSError:
-        return False

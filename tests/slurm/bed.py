@@ -44,7 +44,7 @@ class Bed:
 
         With `accounts` slurmdbd keeps them.
         """
-        sweep(_PREFIX, _remove)  # the processes of a bed die with its owner
+        sweep(_PREFIX, remove)  # the processes of a bed die with its owner
         self.directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
         (self.directory / "owner").write_text(identity(os.getpid()))
         self.nodes = {f"gpu{number}": f"10.77.0.{number}" for number in range(1, nodes + 1)}
@@ -289,7 +289,7 @@ class Bed:
         for machine in reversed(self._machines.values()):
             machine.end()
         self._machines.clear()
-        _remove(self.directory)
+        remove(self.directory)
 
     @property
     def environ_inside(self) -> dict[str, str]:
@@ -310,7 +310,8 @@ def _become(user: str) -> list[str]:
     return ["setpriv", f"--reuid={number}", f"--regid={number}", "--init-groups"]
 
 
-def _remove(directory: Path) -> None:
+def remove(directory: Path) -> None:
+    """Remove the directory and the cgroups of a bed that has ended."""
     for _ in range(100):
         shutil.rmtree(directory, ignore_errors=True)
         if remove_cgroups(directory.name) and not directory.exists():

@@ -42,13 +42,14 @@ _WITH_US = ("setpriv", "--pdeathsig", "KILL")
 class Machine:
     """Namespaces on this host, by the name that its processes have as their host name."""
 
-    def __init__(self, bed: Path, name: str, *, is_node: bool) -> None:
+    def __init__(self, bed: Path, name: str, *, is_node: bool, setup: str = "") -> None:
+        """`setup` are further lines of the script that sets it up."""
         self.name = name
         self.folder = bed / name
         self.is_node = is_node
         more = _RELEASE.format(release=unpacked()) if unpacked() else ""
         more += _NODE.format(bed=bed, name=name) if is_node else ""
-        script = _SETUP.format(bed=bed, name=name, more=more) + (_STAY_AS_INIT if is_node else _STAY)
+        script = _SETUP.format(bed=bed, name=name, more=more + setup) + (_STAY_AS_INIT if is_node else _STAY)
         kinds = ["--net", "--uts", "--mount", "--propagation", "private"]
         kinds += ["--pid", "--fork", "--kill-child", "--mount-proc"] if is_node else []
         with (self.folder / "machine.log").open("wb") as log:

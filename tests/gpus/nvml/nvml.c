@@ -1,6 +1,6 @@
 /* A stand-in for libnvidia-ml.so.1, for tests: the behaviour is read from the text file named by NVML_STANDIN,
- * and read again whenever that file is replaced. Written against the public NVML API reference; struct layouts are
- * those of nvidia-ml-py. One setting a line, `#` begins a comment:
+ * else by BEHAVIOUR when it was compiled, and read again whenever that file is replaced. Written against the public
+ * NVML API reference; struct layouts are those of nvidia-ml-py. One setting a line, `#` begins a comment:
  *
  *   init CODE                      nvmlInit fails with this return code
  *   count N | count_error CODE     how many GPUs nvmlDeviceGetCount tells of
@@ -236,6 +236,9 @@ static void read_line(char *line)
 static void refresh(void)
 {
     const char *path = getenv("NVML_STANDIN");
+#ifdef BEHAVIOUR
+    path = path ? path : BEHAVIOUR;
+#endif
     struct stat st;
     char line[512];
     if (!path || stat(path, &st)) {

@@ -1,0 +1,1 @@
+"""GPUs of another machine, read and used through its engine."""

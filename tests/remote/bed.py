@@ -1,0 +1,230 @@
+"""A machine with GPUs and the laptop beside it, both made of namespaces of this host, with a cable between them.
+
+The machine has its own network, host name, process tree, boot id, disk (/tmp, /root, /dev/shm), sshd, dockerd and
+stand-in GPUs with UUIDs of their own; gputui is not installed there. The laptop runs gputui.
+`python -m tests.remote.bed` starts one to try things out on.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shlex
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import docker
+
+from tests.gpus.standin import StandIn
+from tests.needs import ROOT
+from tests.remote import files
+from tests.remote.image import PYTHON_IMAGE, python_archive
+from tests.runtime.dockerd import FEW_COLLECTIONS, IMAGE, STOPS, identity, stop, sweep
+from tests.runtime.rootfs import archive
+from tests.runtime.sshd import Sshd
+from tests.slurm.bed import remove
+from tests.slurm.machine import Machine
+from tests.waiting import until
+
+WAYS = ("ssh", "context", "tls")
+"""Ways to the engine: DOCKER_HOST=ssh://…, a docker context over ssh, TCP with TLS."""
+GPUS = 4
+_PREFIX = "gputui-remote-"
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_PS = ("ps", "-ww", "-e", "-o", "args=")
+_OF_CLIENTS = ("DOCKER_", "GPUTUI_")
+
+
+class Bed:
+    """Both machines."""
+
+    def __init__(self, gpus: int = GPUS) -> None:
+        sweep(_PREFIX, remove)  # the processes of a bed die with its owner
+        self.directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
+        (self.directory / "owner").write_text(identity(os.getpid()))
+        files.write_machines(self.directory)
+        self.driver = StandIn(self.directory / files.FAR / "driver" / "behaviour")
+        self.uuids = [files.gpu_uuid(index) for index in range(gpus)]
+        self.idle()
+        self.at_home = StandIn(self.directory / "laptop" / "behaviour")
+        self.at_home.write(gpus=1)
+        self._machines: list[Machine] = []
+        self.sshd: Sshd | None = None
+        self._engine: docker.APIClient | None = None
+
+    def start(self) -> Bed:
+        """Start both machines, and wait until engine and sshd answer and the images are there."""
+        atexit.register(self.destroy)
+        try:
+            self._start()
+        except BaseException:
+            self.destroy()
+            raise
+        return self
+
+    def _start(self) -> None:
+        here = self.directory
+        self.far = Machine(here, files.FAR, is_node=True, setup=files.setup_of_far(here, ROOT))
+        self._machines.append(self.far)
+        self.laptop = Machine(here, "laptop", is_node=False)
+        self._machines.append(self.laptop)
+        files.write_tls(here / "tls")
+        for machine in self._machines:
+            machine.wait()
+        near, far = files.NEAR_ADDRESS, files.FAR_ADDRESS
+        plug = f"link add far type veth peer name eth0 netns {self.far.holder.pid}\naddr add {near}/24 dev far"
+        self._ip(self.laptop, f"{plug}\nlink set far up")
+        self._ip(self.far, f"addr add {far}/24 dev eth0\nlink set eth0 up")
+        environ = {"PATH": _PATH, "HOME": "/root", "LC_ALL": "C.UTF-8"}
+        self.dockerd = self.far.start("dockerd", *self._engine_words(), environ=environ | FEW_COLLECTIONS)
+        self.sshd = Sshd(into=self.far.into, address=far, within=here)
+        until((here / files.FAR / "docker.sock").exists, self.told)
+        self._import_images()
+        self.docker("context", "create", files.FAR, "--docker", "host=ssh://lab", way="ssh")
+
+    def _engine_words(self) -> Sequence[str]:
+        here, tls = self.directory / files.FAR, self.directory / "tls"
+        paths = [f"--data-root={here}/docker", "--exec-root=/run/docker", "--pidfile=/run/dockerd.pid"]
+        hosts = ["unix:///var/run/docker.sock", f"unix://{here}/docker.sock", f"tcp://0.0.0.0:{files.TLS_PORT}"]
+        keys = [f"--tlscacert={tls}/ca.pem", f"--tlscert={tls}/server.pem", f"--tlskey={tls}/server-key.pem"]
+        rest = ["--group=root", "--log-level=warn", "--iptables=false", "--ip6tables=false"]
+        group = f"--cgroup-parent=/{self.directory.name}"
+        return [*paths, *(f"--host={host}" for host in hosts), "--tlsverify", *keys, *rest, group]
+
+    def _import_images(self) -> None:
+        client = self.engine
+        images = {
+            IMAGE: archive({"bin/nvidia-smi": files.nvidia_smi()}, more="sed mkdir rmdir"),
+            PYTHON_IMAGE: python_archive(),
+        }
+        for name, content in images.items():
+            repository, tag = name.split(":")
+            client.import_image_from_data(content, repository=repository, tag=tag)
+
+    @property
+    def engine(self) -> docker.APIClient:
+        """A client of the engine past all cables, to look at it from outside."""
+        if self._engine is None:
+            self._engine = docker.APIClient(self.host)
+        return self._engine
+
+    @property
+    def host(self) -> str:
+        """Address of the engine past all cables."""
+        return f"unix://{self.directory}/{files.FAR}/docker.sock"
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of what started dockerd, while it runs."""
+        return self.dockerd.pid if self.dockerd.poll() is None else None
+
+    def docker(self, *words: str, way: str = "", check: bool = True) -> str:
+        """Return the output of the `docker` command, on the laptop by a way, or past all cables."""
+        into, environ = (self.into_laptop, self.environ(way)) if way else ([], {**os.environ, "DOCKER_HOST": self.host})
+        done = subprocess.run([*into, "docker", *words], env=environ, capture_output=True, text=True, check=False)
+        assert not check or not done.returncode, f"docker {' '.join(words)}: {done.stderr}"
+        return done.stdout.strip()
+
+    def idle(self, *lines: str) -> None:
+        """Set the GPUs of the machine, with further lines of behaviour."""
+        named = [f"gpu {index} uuid {uuid}" for index, uuid in enumerate(self.uuids)]
+        self.driver.write(*named, *lines, gpus=len(self.uuids))
+
+    def environ(self, way: str) -> dict[str, str]:
+        """Environment of gputui and docker on the laptop for a way to the engine; the laptop has a GPU too."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(_OF_CLIENTS)}
+        assert self.sshd is not None
+        found = (
+            kept | self.at_home.environment | {"PATH": self.sshd.path, "XDG_RUNTIME_DIR": f"{self.directory}/laptop"}
+        )
+        found["DOCKER_CONFIG"] = str(self.directory / "laptop" / "docker")
+        if way == "context":
+            return found | {"DOCKER_CONTEXT": files.FAR}
+        if way == "ssh":
+            return found | {"DOCKER_HOST": "ssh://lab"}
+        address = {"DOCKER_HOST": f"tcp://{files.FAR_ADDRESS}:{files.TLS_PORT}", "DOCKER_TLS_VERIFY": "1"}
+        return found | address | {"DOCKER_CERT_PATH": str(self.directory / "tls")}
+
+    @property
+    def into_laptop(self) -> list[str]:
+        """Words before a command that run it on the laptop."""
+        return self.laptop.into
+
+    def on_far(self, *words: str) -> str:
+        """Run a command on the machine with the GPUs, as somebody who is logged in there; return its output."""
+        environ = {"PATH": _PATH, "HOME": "/root"}
+        done = subprocess.run(
+            [*self.far.into, *words], env=environ, capture_output=True, text=True, check=False, timeout=60
+        )
+        assert not done.returncode, f"{words}: {done.stderr}"
+        return done.stdout
+
+    def processes(self) -> list[str]:
+        """Return the command lines of all processes of the machine but those of the looking command."""
+        return [line for line in self.on_far(*_PS).splitlines() if line != " ".join(_PS)]
+
+    def written(self) -> list[str]:
+        """Return the files on the machine's own disk, where programs write unasked."""
+        places = ["/tmp", "/var/tmp", "/root", "/home", "/dev/shm", str(self.sshd_home)]
+        told = self.on_far("find", *places, "-xdev", "!", "-type", "d")
+        return sorted(told.splitlines())
+
+    @property
+    def sshd_home(self) -> Path:
+        """Home directory of those who log in."""
+        assert self.sshd is not None
+        return self.sshd.directory / "home"
+
+    def pull_cable(self) -> None:
+        """Let every packet between the machines vanish; connections stay open and silent."""
+        self.laptop.run("ip", "link", "set", "far", "down")
+
+    def plug_cable(self) -> None:
+        self.laptop.run("ip", "link", "set", "far", "up")
+
+    def _ip(self, machine: Machine, lines: str) -> None:
+        machine.run("sh", "-c", f"ip -batch - <<'END'\n{lines}\nEND")
+
+    def told(self) -> str:
+        """Return the ends of the logs."""
+        found = [*self.directory.glob("*/*.out"), *self.directory.glob("*/machine.log"), *self.directory.glob("*/log")]
+        return "\n".join(f"--- {path}\n{path.read_text(errors='replace')[-1500:]}" for path in sorted(found))
+
+    def destroy(self) -> None:
+        """End every process of both machines and remove their files."""
+        atexit.unregister(self.destroy)
+        if self._engine is not None:
+            self._engine.close()
+        if self.sshd is not None:
+            self.sshd.close()
+        for machine in reversed(self._machines):
+            machine.end()
+        self._machines.clear()
+        remove(self.directory)
+
+
+def main() -> None:
+    """Run both machines until told to stop."""
+    for number in STOPS:
+        signal.signal(number, stop)
+    bed, begun = Bed(), time.monotonic()
+    try:
+        bed.start()
+        print(f"# after {time.monotonic() - begun:.1f} s; before each command: {shlex.join(bed.into_laptop)}")
+        for way in WAYS:
+            own = {name: value for name, value in bed.environ(way).items() if os.environ.get(name) != value}
+            print(f"# {way}: " + " ".join(f"{name}={shlex.quote(value)}" for name, value in own.items()), flush=True)
+        while True:
+            signal.pause()
+    finally:
+        for number in STOPS:
+            signal.signal(number, signal.SIG_IGN)
+        bed.destroy()
+
+
+if __name__ == "__main__":
+    main()
