@@ -16,6 +16,7 @@ from gputui.domain.gpu import ProbeReading
 from gputui.domain.snapshot import Node, Snapshot
 
 if TYPE_CHECKING:
+    from gputui.gpus.remote_probe import Machine
     from gputui.gpus.simulated import SimulatedProbe
     from gputui.ports import GpuProbe, JobExec, Queue, Runtime
 
@@ -64,13 +65,30 @@ _HASTE = timedelta(seconds=5)
 
 def make_probe(options: Options, store_id: str = "", *, once: bool = False) -> GpuProbe:
     """Return the probe that `--probe` names, not started; `once` is for one reading that somebody waits for."""
-    if options.probe.simulated is None:
-        from gputui.gpus.supervisor import NvmlProbe
+    if options.probe.simulated is not None:
+        return simulated_probe(options, store_id)
+    from gputui.gpus.supervisor import NvmlProbe
 
-        settings = options.settings.gpus
-        hasty = replace(settings, hang_after=min(_HASTE, settings.hang_after)) if once else settings
-        return NvmlProbe(hasty, bootstrap.clock())
-    return simulated_probe(options, store_id)
+    settings = options.settings.gpus
+    hasty = replace(settings, hang_after=min(_HASTE, settings.hang_after)) if once else settings
+    if machine := _machine_of_engine(options):
+        from gputui.gpus.remote_probe import remote_probe
+
+        return remote_probe(machine, hasty, bootstrap.clock())
+    return NvmlProbe(hasty, bootstrap.clock())
+
+
+def _machine_of_engine(options: Options) -> Machine | None:
+    """Return the machine of the engine if it may be another one; None without an engine."""
+    if options.runtime != "docker":
+        return None
+    from gputui.runtime.docker.endpoint import find_endpoint
+    from gputui.runtime.docker.engine_machine import EngineMachine, is_elsewhere_maybe
+
+    with suppress(RuntimeFault):  # without a usable address there is no engine elsewhere
+        endpoint = find_endpoint(options.settings.runtime)
+        return EngineMachine(endpoint, options.settings.runtime) if is_elsewhere_maybe(endpoint) else None
+    return None
 
 
 def simulated_probe(options: Options, store_id: str) -> SimulatedProbe:

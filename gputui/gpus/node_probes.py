@@ -11,7 +11,6 @@ import math
 import os
 import selectors
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,114 +26,15 @@ from gputui.domain.decoding import decode_msgpack, msgpack_decoder
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import ProbeCode, ProbeReading, ProbeStatus
 from gputui.domain.text import plain
-from gputui.gpus.readings import (
-    DECODER,
-    MOST_GPUS,
-    Facts,
-    Failed,
-    ReadingAssembler,
-    Sweep,
-    UntrustedError,
-    checked_facts,
-    checked_sweep,
-    describe_failure,
-)
+from gputui.gpus.readings import Calls, ProbeFault, ReadingAssembler, Sweep
+from gputui.gpus.untrusted import ALIVE_EVERY, INVENTED, MOST_GPUS, CheckedLines, ProcessStream
 from gputui.ports import Clock, NodeProbes
 from gputui.threads import Watcher, fault_words
 
 log = logging.getLogger(__name__)
 
-MOST_OF_A_LINE = 2 * 1024**2
-"""Maximum number of bytes of a line."""
-MOST_WITHIN = 8 * 1024**2
-"""Maximum number of bytes within `WINDOW`."""
-WINDOW = 10.0
-"""Seconds."""
-MOST_GARBLED = 10_000
-"""Maximum number of lines before the first of the probe that are none of it: a login shell may write some."""
-_COMPLAINT = 500
-_CODES = {str(code): code for code in ProbeCode}
 NodeCommand = Callable[[str, timedelta], Sequence[str]]
 """Returns the command that runs the probe on a node, which reads once in that time; raises GputuiError."""
-
-
-class ProbeFault(Exception):  # noqa: N818 - most are faults of the node
-    def __init__(self, code: ProbeCode, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-
-
-class NodeProcess:
-    """Process that reads a node, in a session of its own. Only `wait` blocks."""
-
-    def __init__(self, command: Sequence[str]) -> None:
-        pipe = subprocess.PIPE
-        self._lock = threading.Lock()
-        self._is_closed = False
-        self._process = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, start_new_session=True
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        self.out, self.err = self._process.stdout.fileno(), self._process.stderr.fileno()
-        self._in = self._process.stdin.fileno()
-        for pipe_end in (self.out, self.err, self._in):
-            os.set_blocking(pipe_end, False)
-        self.complaints = b""
-
-    def send(self, command: str) -> None:
-        with self._lock, contextlib.suppress(OSError):
-            if not self._is_closed:
-                os.write(self._in, command.encode() + b"\n")
-
-    def read_complaints(self) -> bool:
-        """Keep the end of what it writes on stderr; return False at its end."""
-        with contextlib.suppress(BlockingIOError):
-            data = os.read(self.err, 65536)
-            self.complaints = (self.complaints + data)[-_COMPLAINT:]
-            return bool(data)
-        return True
-
-    def read(self) -> bytes | None:
-        with contextlib.suppress(BlockingIOError):
-            return os.read(self.out, 1 << 18) or None
-        return b""
-
-    @property
-    def code(self) -> int | None:
-        return self._process.poll()
-
-    def end(self, number: signal.Signals = signal.SIGTERM) -> None:
-        if self._process.poll() is None:
-            with contextlib.suppress(OSError):
-                os.killpg(self._process.pid, number)
-
-    def close(self) -> None:
-        """Close its pipes, at which a probe ends by itself."""
-        with self._lock:
-            self._is_closed = True
-        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if stream is not None:
-                stream.close()
-
-    @property
-    def last_line(self) -> str:
-        """Last line that it wrote on stderr."""
-        lines = [line.strip() for line in self.complaints.decode(errors="replace").splitlines() if line.strip()]
-        return plain(lines[-1], 200) if lines else ""
-
-    def end_words(self) -> str:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(0.5)
-        code, last = self.code, self.last_line
-        if code == _NOT_FOUND:
-            return f"gputui is not installed there ({last or 'exit code 127'})"
-        if code == 2 and "No such command" in last:
-            return f"gputui there is too old: {last}"
-        if code == _SSH_FAILED:
-            return last or "ssh cannot connect"
-        return last or ("the connection was closed" if not code else f"its command ended with exit code {code}")
 
 
 class NodeOutput:
@@ -144,68 +44,36 @@ class NodeOutput:
         self.status = ProbeStatus(ProbeCode.STARTING, "no readings yet: connecting", now)
         self.has_begun = False
         """True once the present process has sent a sweep."""
+        self._lines = CheckedLines()
         self._readings = ReadingAssembler()
-        self._known: frozenset[str] = frozenset()
-        self._buffer = b""
-        self._garbled = 0
-        self._window, self._bytes = 0.0, 0
 
     @property
     def reading(self) -> ProbeReading:
         return self._readings.reading(self.status)
 
     def begin(self) -> None:
-        self.has_begun, self._buffer, self._garbled, self._bytes = False, b"", 0, 0
+        self.has_begun = False
+        self._lines.begin()
 
     def take(self, data: bytes, now: datetime, seconds: float) -> bool:
         """Take output at a time, also given in seconds; return whether it has a new reading. Raises ProbeFault."""
-        if seconds - self._window > WINDOW:
-            self._window, self._bytes = seconds, 0
-        self._bytes += len(data)
-        if self._bytes > MOST_WITHIN:
-            raise ProbeFault(ProbeCode.UNREACHABLE, "no readings: it sends too much")
-        *lines, self._buffer = (self._buffer + data).split(b"\n") if b"\n" in data else (self._buffer + data,)
-        if max(map(len, (*lines, self._buffer))) > MOST_OF_A_LINE:
-            if self.has_begun:
-                raise ProbeFault(ProbeCode.UNREACHABLE, "no readings: it sends too long a line")
-            self._buffer = self._buffer[-MOST_OF_A_LINE:]  # a login shell writes it, of which nothing is read
-            lines = [line for line in lines if len(line) <= MOST_OF_A_LINE]
-        found = []
-        for each in filter(bytes.strip, lines):
-            try:
-                line = DECODER.decode(each)
-            except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-                self._garbled += 1
-                if self.has_begun or self._garbled > MOST_GARBLED:
-                    shown = plain(each[:80].decode(errors="replace"), 60)
-                    raise ProbeFault(ProbeCode.UNREACHABLE, f"no readings: it sends {shown!r}") from None
+        is_new = False
+        for line in self._lines.take(data, seconds):
+            if isinstance(line, Calls):
                 continue
-            try:
-                found.append(self._ingest(line, now))
-            except UntrustedError as error:
-                raise ProbeFault(ProbeCode.UNREACHABLE, f"no readings: {error}") from None
-        return any(found)
-
-    def _ingest(self, line: Facts | Sweep | Failed, now: datetime) -> bool:
-        """Ingest a line; return whether there is a new reading. Raises ProbeFault, and UntrustedError."""
-        if isinstance(line, Failed):
-            code = _CODES.get(line.code, ProbeCode.FAILED)
-            raise ProbeFault(code, f"no readings: {describe_failure(code, plain(line.text[:400], 100))}")
-        if isinstance(line, Facts):
-            self._readings.ingest(checked_facts(line), now)
-            self._known = frozenset(gpu.uuid for gpu in line.gpus)
+            if isinstance(line, Sweep):
+                line.host = None  # the console shows no hosts of a cluster
+            self._readings.ingest(line, now)
             if len(self._readings.gpus) > MOST_GPUS:  # lost ones are kept; these are invented
-                self._readings, self._known = ReadingAssembler(), frozenset()
-                raise UntrustedError("its GPUs change all the time")
-            return False
-        self._readings.ingest(checked_sweep(line, self._known), now)
-        if line.samples:
-            self.has_begun = True
-            self.status = self.status if self.status.code is ProbeCode.OK else ProbeStatus(ProbeCode.OK, "", now)
-        return bool(line.samples)
+                self._readings, self._lines = ReadingAssembler(), CheckedLines()
+                raise ProbeFault(ProbeCode.UNREACHABLE, INVENTED)
+            if isinstance(line, Sweep) and line.samples:
+                self.has_begun = is_new = True
+                self.status = self.status if self.status.code is ProbeCode.OK else ProbeStatus(ProbeCode.OK, "", now)
+        return is_new
 
     def fail(self, fault: ProbeFault, now: datetime) -> None:
-        text = str(fault)
+        text = f"no readings: {fault}"
         if (fault.code, text) != (self.status.code, self.status.text):
             self.status = ProbeStatus(fault.code, text, now)
 
@@ -218,15 +86,11 @@ ANSWER_WITHIN = 30.0
 """Seconds until the first reading after a start."""
 SILENT_AFTER = timedelta(seconds=15)
 """Time without a reading, beyond the interval, after which a probe is started anew."""
-ALIVE_EVERY = 20.0
-"""Seconds after which probes are told that somebody reads them."""
 STEADY_AFTER = 60.0
 """Seconds of life after which the next end starts the count of restarts again."""
 USUAL_NODES = 32
 """Number of nodes above which each is read less often."""
 _KILL_AFTER = 2.0
-_NOT_FOUND = 127
-_SSH_FAILED = 255
 
 
 class _Followed:
@@ -235,7 +99,7 @@ class _Followed:
     def __init__(self, name: str, output: NodeOutput) -> None:
         self.name = name
         self.output = output
-        self.process: NodeProcess | None = None
+        self.process: ProcessStream | None = None
         self.began_at = 0.0
         self.heard_at = 0.0
         self.due_at = 0.0
@@ -270,7 +134,7 @@ class SshNodeProbes:
         self._focus: tuple[str | None, str | None] = (None, None)
         self._nodes: dict[str, _Followed] = {}
         self._latest: dict[str, ProbeReading] = {}
-        self._ending: list[tuple[NodeProcess, float]] = []
+        self._ending: list[tuple[ProcessStream, float]] = []
         self._told_at = 0.0
         self._selector = selectors.DefaultSelector()
         self._wake_out, self._wake_in = os.pipe()
@@ -300,7 +164,7 @@ class SshNodeProbes:
 
                 def anew(error: Exception) -> None:  # all nodes: it is not known which of them the error is about
                     for node in tuple(self._nodes.values()):
-                        self._fail(node, ProbeFault(ProbeCode.FAILED, f"no readings: {fault_words(error)}"))
+                        self._fail(node, ProbeFault(ProbeCode.FAILED, fault_words(error)))
 
                 self._selector.register(self._wake_out, selectors.EVENT_READ, woken)
                 self._thread = Watcher("node-probes", self._run, anew)
@@ -319,7 +183,7 @@ class SshNodeProbes:
             processes = {name: self._nodes[name].process for name in (before[0], node) if name in self._nodes}
         for name, process in processes.items():
             if process is not None:
-                process.send(f"pcie {uuid or '-'}" if name == node else "pcie -")
+                process.send(f"pcie {uuid or '-'}\n".encode() if name == node else b"pcie -\n")
 
     def close(self) -> None:
         with self._lock:
@@ -382,12 +246,12 @@ class SshNodeProbes:
             if node.process is not None and now - node.heard_at > patience:
                 last = node.process.last_line
                 words = f"no answer within {patience:.0f} s" + (f": {last}" if last else "")
-                self._fail(node, ProbeFault(ProbeCode.UNREACHABLE, f"no readings: {words}"))
+                self._fail(node, ProbeFault(ProbeCode.UNREACHABLE, words))
         if now - self._told_at > ALIVE_EVERY:
             self._told_at = now
             for node in self._nodes.values():
                 if node.process is not None:
-                    node.process.send("alive")
+                    node.process.send(b"alive\n")
         for process, since in self._ending:
             if now - since > _KILL_AFTER:
                 process.end(signal.SIGKILL)
@@ -397,12 +261,12 @@ class SshNodeProbes:
         node.began_at = node.heard_at = now
         node.output.begin()
         try:
-            process = NodeProcess(self._command(node.name, self.interval))
+            process = ProcessStream(self._command(node.name, self.interval))
         except (GputuiError, OSError) as error:
             words = str(error)
             if isinstance(error, OSError):
                 words = f"{error.filename or 'its command'}: {error.strerror}"
-            self._fail(node, ProbeFault(ProbeCode.UNREACHABLE, f"no readings: {words}"))
+            self._fail(node, ProbeFault(ProbeCode.UNREACHABLE, words))
             return
 
         def read_complaints() -> None:
@@ -413,7 +277,7 @@ class SshNodeProbes:
         self._selector.register(process.out, selectors.EVENT_READ, lambda: self._read(node))
         self._selector.register(process.err, selectors.EVENT_READ, read_complaints)
         if node.name == self._focus[0]:
-            process.send(f"pcie {self._focus[1] or '-'}")
+            process.send(f"pcie {self._focus[1] or '-'}\n".encode())
 
     def _read(self, node: _Followed) -> None:
         if (process := node.process) is None:
@@ -421,7 +285,7 @@ class SshNodeProbes:
         data = process.read()
         if data is None:
             process.read_complaints()
-            self._fail(node, ProbeFault(ProbeCode.UNREACHABLE, f"no readings: {process.end_words()}"))
+            self._fail(node, ProbeFault(ProbeCode.UNREACHABLE, process.end_words()))
             return
         now = time.monotonic()
         try:
@@ -431,7 +295,7 @@ class SshNodeProbes:
             return
         except Exception as error:  # a border: the other nodes are read on, whatever this one sends
             log.exception("what node %s sends cannot be taken", plain(node.name, 60))
-            self._fail(node, ProbeFault(ProbeCode.FAILED, f"no readings: {fault_words(error)}"))
+            self._fail(node, ProbeFault(ProbeCode.FAILED, fault_words(error)))
             return
         if is_new:
             node.heard_at = now
@@ -445,7 +309,7 @@ class SshNodeProbes:
         pause = self._pauses[min(node.failures, len(self._pauses) - 1)]
         node.failures += 1
         node.due_at = time.monotonic() + pause
-        if str(fault) != node.output.status.text:
+        if f"no readings: {fault}" != node.output.status.text:
             log.warning("node %s: %s", plain(node.name, 60), fault)
         node.output.fail(fault, self._clock.now())
         self._publish(node)

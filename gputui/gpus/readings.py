@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import cache
 from types import MappingProxyType
@@ -25,14 +24,12 @@ from gputui.domain.gpu import (
     HealthCode,
     HostFigures,
     HostSample,
-    Link,
     ProbeCode,
     ProbeReading,
     ProbeStatus,
 )
 from gputui.domain.gpu_history import Steady
-from gputui.domain.telemetry import Consumption
-from gputui.domain.text import plain, plural
+from gputui.domain.text import plural
 
 
 class GpuFacts(Gpu, frozen=True, kw_only=True):
@@ -103,7 +100,29 @@ class Failed(Struct, tag="failed", tag_field="kind"):
     text: str
 
 
-DECODER: JsonDecoder[Facts | Sweep | Failed] = json_decoder(Facts | Sweep | Failed)
+class Calls(Struct, tag="calls", tag_field="kind"):
+    """Number of finished calls to the driver, and the call that runs now."""
+
+    done: int = 0
+    call: str = ""
+
+
+DECODER: JsonDecoder[Facts | Sweep | Failed | Calls] = json_decoder(Facts | Sweep | Failed | Calls)
+RESTART = "Restart"
+"""Code of a probe that is to be started anew, as the kernel module drives other GPUs."""
+CODES = {str(code): code for code in ProbeCode}
+
+
+class ProbeFault(Exception):  # noqa: N818 - most are faults of the machine
+    """Reason why a probe process gives no more readings, in words for its status."""
+
+    def __init__(self, code: ProbeCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class AgainError(Exception):
+    """A probe process gives no more readings, and the next one is to follow at once: nothing failed."""
 
 
 _Number = TypeVar("_Number", int, float)
@@ -145,7 +164,7 @@ _FACTS: Mapping[str, float] = {
 
 
 def _bounded_reading(reading: Reading) -> Reading:
-    reading = _bounded(reading, _FIGURES)
+    reading = bounded(reading, _FIGURES)
     used, processes = reading.memory_used, reading.processes
     if isinstance(processes, tuple):
         processes = tuple(
@@ -154,12 +173,12 @@ def _bounded_reading(reading: Reading) -> Reading:
     return replace(
         reading,
         memory_used=within(used, reading.memory_total) if reading.memory_total else used,
-        slow=reading.slow and _bounded(reading.slow, _SLOW_FIGURES),
+        slow=reading.slow and bounded(reading.slow, _SLOW_FIGURES),
         processes=processes,
     )
 
 
-def _bounded(values: _Values, highest: Mapping[str, float]) -> _Values:
+def bounded(values: _Values, highest: Mapping[str, float]) -> _Values:
     """Return the values; each figure that is not from 0 to its highest value counts as not read."""
     figures = ((name, getattr(values, name), most) for name, most in highest.items())
     wrong = [
@@ -171,110 +190,6 @@ def _bounded(values: _Values, highest: Mapping[str, float]) -> _Values:
 def within(value: _Number | None, most: float) -> _Number | None:
     """Return the value if it is a number from 0 to `most`, else None."""
     return value if value is not None and 0 <= value <= most else None
-
-
-# readings of other machines, which need not be a probe's
-
-MOST_GPUS = 128
-"""Maximum number of GPUs and MIG instances of a node."""
-MOST_PROCESSES = 512
-"""Maximum number of processes on a GPU that are kept."""
-_MOST_LINKS = MOST_GPUS
-_MOST_XIDS = 100
-_HIGHEST_XID = 1000
-_UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]{1,80}", re.ASCII)
-_CONTAINER = re.compile(r"[0-9a-f]{64}", re.ASCII)
-_MOST_PID = 2**22
-_USED: Mapping[str, float] = {
-    "cpu": 1e12,
-    "memory": MOST_BYTES,
-    "memory_peak": MOST_BYTES,
-    "io_read": 2**60,
-    "io_written": 2**60,
-}
-"""Highest value of each count of a control group."""
-_MOST_AGE = 60.0
-"""Highest age of such a reading, in seconds."""
-
-
-class UntrustedError(ValueError):
-    """A line that no probe would write."""
-
-
-def checked_facts(facts: Facts) -> Facts:
-    """Return the facts with figures and texts that do no harm; raises UntrustedError."""
-    if len(facts.gpus) > MOST_GPUS:
-        raise UntrustedError(f"it lists {len(facts.gpus)} GPUs")
-    gpus = []
-    for gpu in facts.gpus:
-        if not _UUID.fullmatch(gpu.uuid) or not 0 <= gpu.index < MOST_GPUS:
-            raise UntrustedError(f"it lists a GPU {_short(gpu.uuid, 20)!r} with index {gpu.index}")
-        if gpu.mig_parent is not None and not _UUID.fullmatch(gpu.mig_parent):
-            raise UntrustedError("it lists an instance of no GPU")
-        links = gpu.links[:_MOST_LINKS]
-        clean = replace(
-            gpu,
-            error=_short(gpu.error, 100),
-            model=_text(gpu.model, 60),
-            mig_profile=_text(gpu.mig_profile, 16),
-            pci_bus_id=_text(gpu.pci_bus_id, 20),
-            mig_index=within(gpu.mig_index, MOST_GPUS),
-            links=tuple(Link(each.peer[:100], _short(each.kind, 8), within(each.lanes, 1000) or 0) for each in links),
-        )
-        gpus.append(clean)
-    facts.gpus = tuple(gpus)
-    if len({gpu.uuid for gpu in facts.gpus}) != len(facts.gpus):
-        raise UntrustedError("it lists a GPU twice")
-    facts.driver = _text(facts.driver, 40)
-    return facts
-
-
-def checked_sweep(sweep: Sweep, known: Collection[str]) -> Sweep:
-    """Return the sweep without readings of unknown GPUs, and with figures and texts that do no harm."""
-    samples = []
-    for reading in sweep.samples[:MOST_GPUS]:
-        if reading.uuid not in known:
-            continue
-        processes = reading.processes
-        if isinstance(processes, tuple):
-            processes = tuple(map(_checked_process, processes[:MOST_PROCESSES]))
-        error, unidentified = _short(reading.error, 100), _short(reading.unidentified, 100)
-        samples.append(replace(reading, error=error, unidentified=unidentified, processes=processes))
-    sweep.samples = tuple(samples)
-    sweep.xids = tuple(
-        (uuid, code)
-        for uuid, code in sweep.xids[:_MOST_XIDS]
-        if 0 < code < _HIGHEST_XID and (uuid is None or uuid in known)
-    )
-    sweep.host = None  # the console shows no hosts of a cluster
-    return sweep
-
-
-def _checked_process(process: GpuProcess) -> GpuProcess:
-    is_container = process.container_id is not None and _CONTAINER.fullmatch(process.container_id)
-    used = process.used
-    if used is not None:
-        used = Consumption(**{name: within(getattr(used, name), most) for name, most in _USED.items()})
-    return replace(
-        process,
-        pid=within(process.pid, _MOST_PID) or 0,
-        user=_text(process.user, 40),
-        command=_text(process.command, 200),
-        container_id=process.container_id if is_container else None,
-        session=None,
-        attempt=None,
-        ticks=None,
-        used=used,
-        used_age=within(process.used_age, _MOST_AGE) or 0.0,
-    )
-
-
-def _text(text: str | None, most: int) -> str | None:
-    return None if text is None else _short(text, most) or None
-
-
-def _short(text: str, most: int) -> str:
-    return plain(text[: 4 * most], most)  # cut first: making a long text plain takes long
 
 
 LOST = Health(HealthCode.LOST, "lost: the driver cannot reach it; reset it or reboot the host")
@@ -435,7 +350,7 @@ class ReadingAssembler:
     def ingest(self, line: Facts | Sweep, now: datetime) -> None:
         if isinstance(line, Facts):
             line.cuda = within(line.cuda, 10**6)
-            line.gpus = tuple(_bounded(gpu, _FACTS) for gpu in line.gpus)
+            line.gpus = tuple(bounded(gpu, _FACTS) for gpu in line.gpus)
             self._driver = line.driver
             self._cuda = f"{line.cuda // 1000}.{line.cuda % 1000 // 10}" if line.cuda else None
             found_again = self._registry.update(line.gpus)

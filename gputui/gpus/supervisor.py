@@ -17,8 +17,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from typing import Protocol
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.domain.gpu import HealthCode, ProbeCode, ProbeReading, ProbeStatus
@@ -26,7 +28,18 @@ from gputui.domain.job import Job
 from gputui.domain.settings import GpuSettings
 from gputui.domain.text import format_duration
 from gputui.gpus.probe import calls
-from gputui.gpus.readings import DECODER, Facts, Failed, ReadingAssembler, Sweep, describe_failure
+from gputui.gpus.readings import (
+    CODES,
+    DECODER,
+    AgainError,
+    Calls,
+    Facts,
+    Failed,
+    ProbeFault,
+    ReadingAssembler,
+    Sweep,
+    describe_failure,
+)
 from gputui.ports import Clock, GpuProbe
 from gputui.threads import Watcher, fault_words
 
@@ -98,6 +111,53 @@ MOST_STUCK = 5
 """Number of abandoned processes still alive at which no new one is started."""
 
 
+def died(detail: str) -> ProbeFault:
+    return ProbeFault(ProbeCode.DIED, describe_failure(ProbeCode.DIED, detail))
+
+
+class Place(Struct, frozen=True):
+    """Where readings come from."""
+
+    machine: str = ""
+    """Name of the machine; empty: this one."""
+    notes: tuple[str, ...] = ()
+    """Sentences that say which way they come, and what they cannot see."""
+
+
+class Probing(Protocol):
+    """A probe process, here or elsewhere. No method blocks longer than it says."""
+
+    @property
+    def place(self) -> Place: ...
+
+    @property
+    def pid(self) -> int:
+        """Process of this machine, 0 without one."""
+
+    @property
+    def is_stuck(self) -> bool:
+        """Return whether it was abandoned and has not ended."""
+
+    @property
+    def calls(self) -> tuple[int, str]:
+        """Number of its finished calls to the driver, and the call that it is in."""
+
+    def send(self, command: str) -> None:
+        """Send a command; it is dropped if the process has ended or does not read."""
+
+    def lines(self, wake: int, seconds: float) -> Iterator[Facts | Sweep]:
+        """Yield new lines, none after `seconds` or when `wake` becomes readable.
+
+        Raises ProbeFault at the end and for a failure that it tells, AgainError if the next process is to follow.
+        """
+
+    def kill(self) -> None:
+        """Kill it, which takes effect only when it leaves the kernel."""
+
+    def abandon(self) -> None:
+        """End it without waiting."""
+
+
 class ProbeProcess:
     """Probe process and its pipes. Its end is never waited for: it may be stuck in the kernel."""
 
@@ -135,6 +195,8 @@ class ProbeProcess:
         self._in, self._out, self._err = stdin.fileno(), stdout.fileno(), stderr.fileno()
         os.set_blocking(self._in, False)
 
+    place = Place()
+
     @property
     def pid(self) -> int:
         return self._process.pid
@@ -145,29 +207,37 @@ class ProbeProcess:
 
     @property
     def calls(self) -> tuple[int, str]:
-        """Number of its finished calls to the driver, and the call that it is in."""
         return calls.read_page(self._calls)
 
     def send(self, command: str) -> None:
-        """Send a command; it is dropped if the process has ended or does not read."""
         with self._lock, suppress(OSError):
             if not self._closed:
                 os.write(self._in, command.encode() + b"\n")
 
-    def lines(self, wake: int, seconds: float) -> list[bytes] | None:
-        """Return new lines; empty after `seconds` or when `wake` becomes readable; None at the end."""
+    def lines(self, wake: int, seconds: float) -> Iterator[Facts | Sweep]:
         ready, _, _ = select.select([self._out, self._err, wake], [], [], max(0.0, seconds))
         if self._err in ready:
             self._complaints = (self._complaints + os.read(self._err, 65536))[-2000:]
         if self._out not in ready:
             if self._err in ready and not self._complaints:
-                return None  # stderr has ended, and stdout ends with it
-            return []
+                raise died(self._describe_end())  # stderr has ended, and stdout ends with it
+            return
         data = os.read(self._out, 1 << 20)
         *lines, self._buffer = (self._buffer + data).split(b"\n")
-        return lines if data and len(self._buffer) < _MOST_OF_A_LINE else None
+        if not data or len(self._buffer) >= _MOST_OF_A_LINE:
+            raise died(self._describe_end())
+        for each in lines:
+            try:
+                line = DECODER.decode(each)
+            except msgspec.DecodeError as error:
+                raise died(f"its output cannot be read: {error}") from None
+            if isinstance(line, Failed):
+                code = CODES.get(line.code, ProbeCode.FAILED)
+                raise ProbeFault(code, describe_failure(code, line.text))
+            if not isinstance(line, Calls):
+                yield line
 
-    def describe_end(self) -> str:
+    def _describe_end(self) -> str:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(0.5)
         code = self._process.returncode
@@ -180,7 +250,6 @@ class ProbeProcess:
         return f"{how}: {last}" if last else how
 
     def kill(self) -> None:
-        """Send SIGKILL, which takes effect only when the process leaves the kernel."""
         with suppress(OSError):
             self._process.kill()
 
@@ -197,7 +266,8 @@ class ProbeProcess:
         threading.Thread(target=self._process.wait, name="gpu-probe-undertaker", daemon=True).start()
 
 
-_CODES = {str(code): code for code in ProbeCode}
+Spawn = Callable[[GpuSettings, Sequence[str]], Probing]
+"""Starts a probe process that does not make these calls; raises OSError, ProbeFault."""
 
 
 class NvmlProbe:
@@ -209,8 +279,10 @@ class NvmlProbe:
         clock: Clock,
         *,
         pauses: Sequence[float] = PAUSES,
-        spawn: Callable[[GpuSettings, Sequence[str]], ProbeProcess] = ProbeProcess,
+        spawn: Spawn = ProbeProcess,
+        place: Place = Place(),  # noqa: B008 - a frozen value
     ) -> None:
+        """`place` is where the GPUs are as long as no process has been started."""
         self._settings = settings
         self._clock = clock
         self._pauses = pauses
@@ -218,20 +290,21 @@ class NvmlProbe:
         self._patience = (settings.hang_after + settings.sample_interval).total_seconds()
         self.longest_silence = 2 * self._patience
         """Seconds from the driver's last answer after which a call counts as hung, at most."""
+        self._place = place
         self._readings = ReadingAssembler()
         self._status = ProbeStatus(since=clock.now())
-        self._latest = ProbeReading(self._status)
+        self._latest = ProbeReading(self._status, machine=place.machine)
         self._subscribers: tuple[Callable[[ProbeReading], None], ...] = ()
         self._pcie: str | None = None
         self._disks: dict[str, str] = {}
         self._shared: tuple[str, ...] = ()
         """UUIDs of the GPUs that several jobs hold."""
-        self._process: ProbeProcess | None = None
+        self._process: Probing | None = None
         self._hung = HungCalls()
         self._answered = 0
         """Calls that earlier processes finished."""
         self._failures = 0
-        self._stuck: list[ProbeProcess] = []
+        self._stuck: list[Probing] = []
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -243,10 +316,10 @@ class NvmlProbe:
                 return
             self._wake_out, self._wake_in = os.pipe()
 
-            def died(error: Exception) -> None:
-                self._fail(ProbeCode.DIED, f"its output cannot be taken: {fault_words(error)}")
+            def failed(error: Exception) -> None:
+                self._fail(died(f"its output cannot be taken: {fault_words(error)}"))
 
-            self._thread = Watcher("gpu-probe", self._run, died)
+            self._thread = Watcher("gpu-probe", self._run, failed)
             self._thread.start()
 
     def latest(self) -> ProbeReading:
@@ -320,57 +393,58 @@ class NvmlProbe:
             self._stuck = [child for child in self._stuck if child.is_stuck]
             if len(self._stuck) < MOST_STUCK:
                 try:
-                    child = self._spawn(self._settings, self._hung.skipped(time.monotonic()))
+                    self._follow(self._spawn(self._settings, self._hung.skipped(time.monotonic())))
+                except AgainError:
+                    continue
+                except ProbeFault as fault:
+                    self._fail(fault)
                 except OSError as error:
-                    self._fail(ProbeCode.DIED, f"it cannot be started: {error.strerror}")
-                else:
-                    self._process = child
-                    try:
-                        self._listen(child)
-                    finally:
-                        self._answered, self._process = self._answered + child.calls[0], None
-                        child.abandon()
-                        self._stuck.append(child)
+                    self._fail(died(f"it cannot be started: {error.strerror}"))
             if self._failures:
                 self._closed.wait(self._pauses[min(self._failures, len(self._pauses)) - 1])
+        for child in self._stuck:
+            child.kill()
 
-    def _listen(self, child: ProbeProcess) -> None:
+    def _follow(self, child: Probing) -> None:
+        """Read a process as long as there is something to read, then abandon it."""
+        self._process, self._place = child, child.place
+        try:
+            self._listen(child)
+        finally:
+            self._answered, self._process = self._answered + child.calls[0], None
+            child.abandon()
+            self._stuck.append(child)
+
+    def _listen(self, child: Probing) -> None:
         born = time.monotonic()
         deadline, answered, retry_at = born + self._patience, 0, self._hung.retry_at(born)
         while not self._closed.is_set():
-            lines = child.lines(self._wake_out, deadline - time.monotonic())
-            if lines is None:
-                self._fail(ProbeCode.DIED, child.describe_end())
-                return
-            if lines:
-                deadline = time.monotonic() + self._patience
-            elif time.monotonic() >= deadline:
+            is_heard = False
+            for line in child.lines(self._wake_out, deadline - time.monotonic()):
+                is_heard = True
+                self._ingest(line, child)
+            now = time.monotonic()
+            if is_heard:
+                deadline = now + self._patience
+            elif now >= deadline:
                 before, (answered, call) = answered, child.calls
                 if answered == before:
-                    now = time.monotonic()
-                    if call and self._hung.add(call, now):
-                        log.warning("GPU probe: the driver does not answer %s, which is skipped from now on", call)
-                    self._readings.unanswered = tuple(self._hung.notes(now))
-                    code = ProbeCode.WEDGED if self._readings.gpus else ProbeCode.WEDGED_AT_START
-                    self._fail(code, format_duration(self._settings.hang_after))
-                    return
-                deadline = time.monotonic() + self._patience  # the driver is slow, but it answers
-            if time.monotonic() >= retry_at and not any(each.is_stuck for each in self._stuck):
+                    raise self._hang(call, now)
+                deadline = now + self._patience  # the driver is slow, but it answers
+            if now >= retry_at and not any(each.is_stuck for each in self._stuck):
                 return  # the next process tries the skipped call again
-            for data in lines:
-                try:
-                    line = DECODER.decode(data)
-                except msgspec.DecodeError as error:
-                    self._fail(ProbeCode.DIED, f"its output cannot be read: {error}")
-                    return
-                if isinstance(line, Failed):
-                    self._fail(_CODES.get(line.code, ProbeCode.FAILED), line.text)
-                    return
-                self._ingest(line, child)
-            if self._failures and time.monotonic() - born > STEADY_AFTER:
+            if self._failures and now - born > STEADY_AFTER:
                 self._failures = 0
 
-    def _ingest(self, line: Facts | Sweep, child: ProbeProcess) -> None:
+    def _hang(self, call: str, now: float) -> ProbeFault:
+        """Note that the driver does not answer a call; return the fault."""
+        if call and self._hung.add(call, now):
+            log.warning("GPU probe: the driver does not answer %s, which is skipped from now on", call)
+        self._readings.unanswered = tuple(self._hung.notes(now))
+        code = ProbeCode.WEDGED if self._readings.gpus else ProbeCode.WEDGED_AT_START
+        return ProbeFault(code, describe_failure(code, format_duration(self._settings.hang_after)))
+
+    def _ingest(self, line: Facts | Sweep, child: Probing) -> None:
         self._readings.ingest(line, self._clock.now())
         if isinstance(line, Sweep) and line.samples:
             self._publish(ProbeCode.OK)
@@ -384,21 +458,26 @@ class NvmlProbe:
             child.send(f"disks {json.dumps(self._disks)}")
         self._publish(self._status.code, self._status.text)
 
-    def _fail(self, code: ProbeCode, detail: str) -> None:
+    def _fail(self, fault: ProbeFault) -> None:
         self._failures += 1
-        self._publish(code, describe_failure(code, detail))
+        machine = self._place.machine
+        self._publish(fault.code, f"no readings of {machine}: {fault}" if machine else str(fault))
 
     def _publish(self, code: ProbeCode, text: str = "") -> None:
         if (code, text) != (self._status.code, self._status.text):
             self._status = ProbeStatus(code, text, self._clock.now())
             if code is not ProbeCode.OK:
                 log.warning("GPU probe: %s", text)
-        self._latest = self._readings.reading(self._status)
+        self._latest = self._reading()
         for tell in self._subscribers:
             try:
                 tell(self._latest)
             except Exception:  # an error in one listener must not affect the others
                 log.exception("a listener of the GPU probe failed")
+
+    def _reading(self) -> ProbeReading:
+        found = self._readings.reading(self._status)
+        return replace(found, machine=self._place.machine, notes=(*self._place.notes, *found.notes))
 
 
 _LONGEST = 60.0
@@ -428,6 +507,8 @@ def first_reading(probe: GpuProbe, timeout: float) -> ProbeReading:
         took = time.monotonic() - begun if isinstance(probe, NvmlProbe) and probe.answered else 0.0
         code = ProbeCode.SLOW if took > timeout else ProbeCode.WEDGED_AT_START
         text = describe_failure(code, f"{max(took, timeout):.3g}s")
+        if reading.machine and not took:
+            code, text = ProbeCode.UNREACHABLE, f"no readings of {reading.machine} within {timeout:.3g}s"
         return replace(reading, status=ProbeStatus(code, text, reading.status.since))
     finally:
         probe.close()

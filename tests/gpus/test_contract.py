@@ -1,4 +1,4 @@
-"""Contract of every `GpuProbe`: simulated and real."""
+"""Contract of every `GpuProbe`: simulated, real, and that of another machine."""
 
 from __future__ import annotations
 
@@ -11,28 +11,33 @@ import pytest
 
 from gputui.bootstrap import SystemClock
 from gputui.domain.gpu import ProbeCode
+from gputui.gpus.remote_probe import remote_probe
 from gputui.gpus.simulated import SimulatedProbe
 from gputui.gpus.supervisor import NvmlProbe
 from gputui.ports import GpuProbe
 from tests.factories import running
+from tests.gpus.machines import ByShell
 from tests.gpus.watching import FAST, PATIENCE, Watcher
 
 Make = Callable[[], GpuProbe]
 
 
-@pytest.fixture(params=[pytest.param("nvml", marks=pytest.mark.nvml), "simulated"])
+KINDS: dict[str, Callable[[], GpuProbe]] = {
+    "nvml": lambda: NvmlProbe(FAST, SystemClock()),
+    "remote": lambda: remote_probe(ByShell(), FAST, SystemClock()),
+    "simulated": lambda: SimulatedProbe(8, clock=SystemClock(), interval=0.05),
+}
+
+
+@pytest.fixture(params=[*(pytest.param(kind, marks=pytest.mark.nvml) for kind in ("nvml", "remote")), "simulated"])
 def make(request: pytest.FixtureRequest) -> Iterator[Make]:
     made: list[GpuProbe] = []
-    if request.param == "nvml":
+    if request.param != "simulated":
         request.getfixturevalue("standin")
 
     def new() -> GpuProbe:
-        real = request.param == "nvml"
-        probe: GpuProbe = (
-            NvmlProbe(FAST, SystemClock()) if real else SimulatedProbe(8, clock=SystemClock(), interval=0.05)
-        )
-        made.append(probe)
-        return probe
+        made.append(KINDS[request.param]())
+        return made[-1]
 
     yield new
     for probe in made:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from gputui.domain.gpu import ProbeCode
-from gputui.gpus.node_probes import (
-    MOST_GARBLED,
-    MOST_OF_A_LINE,
-    MOST_WITHIN,
-    WINDOW,
-    NodeOutput,
-    ProbeFault,
-)
-from gputui.gpus.readings import MOST_GPUS, MOST_PROCESSES
+from gputui.domain.gpu import ProbeCode, ProbeStatus
+from gputui.gpus.node_probes import NodeOutput
+from gputui.gpus.readings import ProbeFault
+from gputui.gpus.untrusted import MOST_GARBLED, MOST_GPUS, MOST_OF_A_LINE, MOST_PROCESSES, MOST_WITHIN, WINDOW
 from tests.cases import cases
 from tests.factories import GIB, NOW
 from tests.gpus.standin import uuid
@@ -36,18 +31,26 @@ def sweep(count: int = 2, **more: Any) -> bytes:
     return line("sweep", samples=[{"uuid": uuid(index), "utilization": 0.5, **more} for index in range(count)])
 
 
-def taken(*data: bytes) -> NodeOutput:
-    output = NodeOutput(NOW)
+def taken(*data: bytes, output: NodeOutput | None = None) -> NodeOutput:
+    output = output or NodeOutput(NOW)
     for each in data:
         output.take(each, NOW, 0.0)
     return output
 
 
-def fault_of(*data: bytes) -> str:
+def failed(*data: bytes) -> ProbeStatus:
+    """Return the status after a fault of such output."""
+    output = NodeOutput(NOW)
     with pytest.raises(ProbeFault) as caught:
-        taken(*data)
-    assert caught.value.code is ProbeCode.UNREACHABLE
-    return str(caught.value)
+        taken(*data, output=output)
+    output.fail(caught.value, NOW)
+    return output.status
+
+
+def fault_of(*data: bytes) -> str:
+    status = failed(*data)
+    assert status.code is ProbeCode.UNREACHABLE
+    return status.text
 
 
 def test_sweeps_failures_and_other_lines() -> None:
@@ -64,9 +67,9 @@ def test_sweeps_failures_and_other_lines() -> None:
     assert reading.samples[uuid(1)].memory_used == GIB
     assert reading.samples[uuid(1)].sampled_at == NOW + timedelta(seconds=1)
     # a failure of the driver is told
-    with pytest.raises(ProbeFault, match=r"no readings: .*libnvidia-ml\.so\.1 was not found") as caught:
-        taken(line("failed", code="NoLibrary", text=""))
-    assert caught.value.code is ProbeCode.NO_LIBRARY
+    status = failed(line("failed", code="NoLibrary", text=""))
+    assert re.match(r"no readings: .*libnvidia-ml\.so\.1 was not found", status.text)
+    assert status.code is ProbeCode.NO_LIBRARY
     # what a login shell writes is passed over but not for ever
     assert taken(b"motd\n" * (MOST_GARBLED - 1), b"x" * 1_000_000 + b"\r\n", facts(), sweep()).has_begun
     assert fault_of(b"\x1b[31mhello\x07\n" * (MOST_GARBLED + 1)) == "no readings: it sends 'hello\u2407'"

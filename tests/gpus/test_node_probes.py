@@ -16,7 +16,8 @@ import pytest
 
 from gputui.bootstrap import SystemClock
 from gputui.domain.gpu import ProbeCode, ProbeReading
-from gputui.gpus.node_probes import MOST_GARBLED, NodeOutput, SshNodeProbes
+from gputui.gpus.node_probes import NodeOutput, SshNodeProbes
+from gputui.gpus.untrusted import MOST_GARBLED
 from tests.cases import cases
 from tests.gpus.standin import StandIn, uuid
 from tests.gpus.watching import PATIENCE, has_ended

@@ -1,11 +1,14 @@
 """The probe process: `python -m gputui.gpus.probe [SAMPLE PROCESSES SLOW [DIRECTORY [PATIENCE [FD SKIPPED]]]]`.
 
+On another machine, which has no gputui, it runs from source that `gputui.gpus.remote_probe` sends: Python 3.8 must do.
+
 The first three and PATIENCE are seconds.
 It keeps NVML open and writes one JSON line a sweep to stdout: `facts` (what does not change), `sweep` (readings) or
-`failed` (why it ends); `gputui.gpus.readings` reads them. Commands on stdin: `refresh`, `pcie UUID|-` (the GPU shown in
-detail), `shares UUID...` (GPUs whose processes are told apart), and `disks {ROLE: PATH}` (paths whose file systems are
-read, as JSON). Others, such as `alive`, do nothing. It ends when stdin does, or after PATIENCE without a command: the
-end of a connection that was cut may not be told. It is a process of its own because a call stuck in the driver can be
+`failed` (why it ends), and `calls` if asked to; `gputui.gpus.readings` reads them. Commands on stdin: `refresh`,
+`pcie UUID|-` (the GPU shown in detail), `shares UUID...` (GPUs whose processes are told apart), and `disks` with
+{ROLE: PATH} as JSON (paths whose file systems are read). Others, such as `alive`, do nothing. It ends when stdin does,
+or after PATIENCE without a command: the end of a connection that was cut may not be told.
+It is a process of its own because a call stuck in the driver can be
 neither cancelled nor waited for, and it imports as little as possible because every start of a console waits for it.
 GPUs have performance counters from Hopper on. The driver compares two samples, so a reading of them is the mean over
 the time between them.
@@ -19,11 +22,12 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
 
 import pynvml
 
-from gputui.gpus.probe.calls import CALLS
+from gputui.gpus.probe.calls import CALLS, UNSHARED
 from gputui.gpus.probe.host import GroupUse, HostReader
 from gputui.gpus.probe.nvml import (
     DetailReadings,
@@ -268,7 +272,7 @@ class Probe:
         try:
             result.update(light_readings(device.handle))
             if device.unified:  # what the driver reports, if anything, is the machine's
-                result |= {"memory_used": None, "memory_total": None}
+                result.update(memory_used=None, memory_total=None)
             if device.uuid == pcie_of:
                 result.update(pcie_throughput(device.handle))
             if device.uuid == self._focus.uuid:
@@ -300,11 +304,11 @@ class Probe:
             if pid in shares:
                 process["sm"] = shares[pid]
             facts = self._processes.facts(pid)
-            process |= facts
+            process.update(facts)
             if self._groups is not None and facts.get("visible", True):
                 container_id = facts["container_id"]
                 used = self._groups.of(pid, str(container_id) if container_id else None, time.monotonic())
-                process |= {"used": used[0], "used_age": round(used[1], 3)} if used is not None else {}
+                process.update({"used": used[0], "used_age": round(used[1], 3)} if used is not None else {})
             processes.append(process)
         return processes
 
@@ -327,10 +331,29 @@ def _list_cards() -> list[Device]:
     return devices
 
 
+_WRITING = threading.Lock()
+
+
 def emit(line: dict[str, object]) -> None:
     data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
-    while data:
-        data = data[os.write(1, data) :]
+    with _WRITING:
+        while data:
+            data = data[os.write(1, data) :]
+
+
+def tell_calls() -> None:
+    """Write `calls` every second, for a supervisor that cannot share memory; end the process when nobody listens.
+
+    It runs as a thread, which goes on while a call to the driver hangs.
+    """
+    ends = select.poll()
+    ends.register(0, select.POLLRDHUP)
+    try:
+        emit(CALLS.line())
+        while not ends.poll(1000):
+            emit(CALLS.line())
+    finally:
+        os._exit(0)
 
 
 class Xids:
@@ -414,7 +437,7 @@ class Commands:
             text = line.decode(errors="replace")
             words = text.split()
             if words[:1] == ["disks"]:
-                self.disks = json.loads(text.removeprefix("disks"))
+                self.disks = json.loads(text[len("disks") :])
             elif words[:1] == ["shares"]:
                 self.shared = frozenset(words[1:])
             elif words == ["refresh"]:
@@ -438,11 +461,13 @@ def run(
     """Sweep until stdin ends; raises ProbeFailedError or NVMLError when the driver fails.
 
     `patience` ends the process after so many seconds without a command; 0: never. `memory` is the file descriptor in
-    which the supervisor reads which call is made, and `skipped` lists the calls not to make. `read_group` adds to
-    processes what their control groups have used.
+    which the supervisor reads which call is made, UNSHARED if it is told in lines, and `skipped` lists the calls not to
+    make. `read_group` adds to processes what their control groups have used.
     """
     if memory:
         CALLS.share(int(memory), skipped)
+    if memory == UNSHARED:
+        threading.Thread(target=tell_calls, daemon=True).start()
     call("nvmlInit")
     groups = GroupUse(read_group) if read_group is not None else None
     probe = Probe(float(sample), float(process), float(seldom), directory or _DRIVERS_LIST, groups)
@@ -467,6 +492,9 @@ def main(arguments: list[str], read_group: ReadGroup | None = None) -> int:
         return 0
     except RestartRequired:
         read("nvmlShutdown")
+        if UNSHARED in arguments:  # its source came by stdin
+            emit({"kind": "failed", "code": "Restart", "text": ""})
+            return 0
         os.execv(sys.executable, sys.orig_argv)  # the same process and pipes with a fresh NVML
     except ProbeFailedError as error:
         emit({"kind": "failed", "code": error.code, "text": error.text})

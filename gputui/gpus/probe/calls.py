@@ -12,6 +12,8 @@ import struct
 
 SIZE = 128
 """Bytes of the memory: the number of finished calls, then the call that runs, as text; empty between calls."""
+UNSHARED = "-1"
+"""File descriptor of memory that is this process's alone."""
 _COUNT = struct.Struct("<Q")
 _ROOM = SIZE - _COUNT.size
 
@@ -52,6 +54,11 @@ class Calls:
         if self._page is not None:
             self._done += 1
             self._page[: _COUNT.size + 1] = _COUNT.pack(self._done) + b"\0"
+
+    def line(self) -> dict[str, object]:
+        """Return what the supervisor reads in the memory as a line; from any thread."""
+        done, call = read_page(self._page) if self._page is not None else (0, "")
+        return {"kind": "calls", "done": done, "call": call}
 
 
 CALLS = Calls()

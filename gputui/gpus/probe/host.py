@@ -60,8 +60,8 @@ class HostReader:
         values = _meminfo(text_of(f"{self._proc}/meminfo"))
         for name, total, free in (("memory", "MemTotal", "MemAvailable"), ("swap", "SwapTotal", "SwapFree")):
             if total in values and free in values:
-                result |= {f"{name}_total": values[total], f"{name}_used": max(0, values[total] - values[free])}
-        result |= self._network(now)
+                result[f"{name}_total"], result[f"{name}_used"] = values[total], max(0, values[total] - values[free])
+        result.update(self._network(now))
         disks = self.disks.take()
         return result if disks is None else {**result, "disks": disks}
 

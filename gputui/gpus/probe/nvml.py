@@ -327,7 +327,7 @@ def device_facts(device: Device, links: list[dict[str, object]]) -> dict[str, ob
     """Return the facts that are constant while the driver runs, as far as they can be read."""
     result: dict[str, object] = {"index": device.index, "uuid": device.uuid, "error": device.error, "links": links}
     if device.parent is not None:
-        result |= {"mig_parent": device.parent.uuid, "mig_index": device.place}
+        result.update(mig_parent=device.parent.uuid, mig_index=device.place)
     if (handle := device.handle) is None:
         return result
     try:
@@ -338,13 +338,15 @@ def device_facts(device: Device, links: list[dict[str, object]]) -> dict[str, ob
             model, _, profile = name.partition(" MIG ")
             if attributes and not profile:  # compute slices and memory in whole GB, as the driver names it
                 profile = f"{attributes.gpuInstanceSliceCount}g.{round(attributes.memorySizeMB / 1024)}gb"
-            return result | {
+            return {
+                **result,
                 "model": model or None,
                 "memory_total": (memory and memory.total) or (attributes and attributes.memorySizeMB * 2**20) or None,
                 "mig_profile": profile or None,
             }
         persistence = read("nvmlDeviceGetPersistenceMode", handle)
-        return result | {
+        return {
+            **result,
             "model": read("nvmlDeviceGetName", handle),
             "memory_total": memory_total() if device.unified else memory and memory.total,
             "unified": device.unified,
@@ -357,7 +359,7 @@ def device_facts(device: Device, links: list[dict[str, object]]) -> dict[str, ob
             "persistence": None if persistence is None else bool(persistence),
         }
     except LostError:
-        return result | {"error": "lost"}
+        return {**result, "error": "lost"}
 
 
 def bus_id(pci: Any) -> str | None:

@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from gputui.domain.errors import InputError, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings, parse_ssh_address
+from gputui.domain.text import plain
 from gputui.thin import SERVICE_SOCKET
 
 DEFAULT_URL = "unix:///var/run/docker.sock"
@@ -233,7 +234,7 @@ _OPTIONS = {
     "ServerAliveInterval": "3",  # after two misses a silent line is given up: within 10 s
     "ServerAliveCountMax": "2",
     "ExitOnForwardFailure": "no",  # forwards of the user's configuration may be taken by another ssh
-    "ControlPath": "none",
+    "ControlPersist": "no",
     "ForwardAgent": "no",
     "ForwardX11": "no",
     "PermitLocalCommand": "no",
@@ -241,8 +242,11 @@ _OPTIONS = {
     "LogLevel": "INFO",
 }
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_NAMED = re.compile(rb"^[0-9a-f-]{36}\n(\S+)$", re.MULTILINE)
+"""Boot id and name of the machine, as the command below tells them."""
 _SERVICE = b"has a service\n"
-_COMMAND = f"cat {_BOOT_ID}; test -S {SERVICE_SOCKET} && echo {_SERVICE.decode().strip()}; echo end; exec cat"
+_HAS_SERVICE = f"test -S {SERVICE_SOCKET} && echo {_SERVICE.decode().strip()}"
+_COMMAND = f"cat {_BOOT_ID}; uname -n; {_HAS_SERVICE}; echo end; exec cat"
 """Command of the login: it names the machine, and ends with its input, so with this process, however that ends."""
 
 
@@ -290,6 +294,18 @@ class Tunnel:
             return Path(_BOOT_ID).read_bytes().strip() in self._told()
         return False
 
+    def machine(self) -> str:
+        """Return the name that the host has for itself; that in the address when it told none."""
+        with suppress(OSError):
+            if found := _NAMED.search(self._told()):
+                return plain(found[1].decode(errors="replace"), 60)
+        return self._address.host
+
+    def shell(self, command: str) -> list[str]:
+        """Return words that run a command on the host over this connection, or over one of their own if it is lost."""
+        options = [f"-o{key}={value}" for key, value in _OPTIONS.items()]
+        return ["ssh", "-T", *options, f"-oControlPath={self._file('c')}", *self._address.words, command]
+
     def has_service(self) -> bool:
         """Return whether a service of gputui had its socket on the host at the login; False when uncertain."""
         with suppress(OSError):
@@ -321,7 +337,7 @@ class Tunnel:
             self._directory = None
 
     def _file(self, name: str) -> Path:
-        """Return the socket `d`, or the file of what the login `told` or ssh `said`."""
+        """Return the socket `d`, that of further sessions `c`, or the file of what the login `told` or ssh `said`."""
         return (self._directory or Path("/")) / name
 
     def _connect(self) -> None:
@@ -333,8 +349,10 @@ class Tunnel:
             )
         if self._directory is None or not self._directory.exists():  # a cleaner of old files may have removed it
             self._directory = _private_directory()
-        self._file("d").unlink(missing_ok=True)
+        for name in ("c", "d"):
+            self._file(name).unlink(missing_ok=True)
         options = [f"-o{key}={value}" for key, value in _OPTIONS.items()]
+        options += ["-oControlMaster=yes", f"-oControlPath={self._file('c')}"]
         words = [ssh, "-T", *options, f"-L{self._file('d')}:{self._remote}", *self._address.words, _COMMAND]
         self._file("said").write_bytes(b"")
         with self._file("said").open("ab") as said, self._file("told").open("wb") as told:
@@ -391,12 +409,12 @@ class Tunnel:
 
 
 def _private_directory() -> Path:
-    """Create a directory for a socket with a short path: socket paths are limited to 107 bytes.
+    """Create a directory for sockets with a short path: 107 bytes, of which ssh needs 20 when it makes one.
 
     Directories that this user's killed processes left are removed.
     """
     for parent in (os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"):
-        if parent and len(parent) <= 60:
+        if parent and len(parent) <= 50:
             for left in Path(parent).glob("gputui-ssh-*-*"):
                 with suppress(OSError):
                     is_used = Path("/proc", left.name.split("-")[2]).exists()

@@ -227,10 +227,7 @@ def runs_here(info: Mapping[str, Any], endpoint: Endpoint | None) -> bool:
     if endpoint.socket_path:
         if engine == here:
             return True
-        with suppress(OSError):
-            pid = _listening_pid(endpoint.socket_path)
-            return Path(f"/proc/{pid}/comm").read_text().strip() not in _FORWARDERS
-        return True
+        return not forwards_elsewhere(endpoint.socket_path)
     if not engine.is_complete or engine != here:
         return False
     host = urlsplit(endpoint.url).hostname or "127.0.0.1"
@@ -239,6 +236,14 @@ def runs_here(info: Mapping[str, Any], endpoint: Endpoint | None) -> bool:
             with suppress(OSError), socket.socket(family, kind) as probe:
                 probe.bind((address[0], 0))  # only an address of this machine can be bound to
                 return True
+    return False
+
+
+def forwards_elsewhere(socket_path: str) -> bool:
+    """Return whether what listens at the socket is known to forward it, and is no engine."""
+    with suppress(OSError):
+        pid = _listening_pid(socket_path)
+        return Path(f"/proc/{pid}/comm").read_text().strip() in _FORWARDERS
     return False
 
 

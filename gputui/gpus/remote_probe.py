@@ -1,0 +1,217 @@
+"""GPUs of another machine, where an engine runs: the probe there, from source that is sent over its stdin.
+
+By ssh it is run by python3 of that machine; without one, and for an engine behind TCP, by that of a small container.
+Either ends with its stdin, and by itself after `PATIENCE` seconds in which nobody has spoken to it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import select
+import shlex
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Protocol
+
+from gputui.domain.errors import GputuiError
+from gputui.domain.gpu import ProbeCode
+from gputui.domain.settings import GpuSettings
+from gputui.gpus.probe.calls import UNSHARED
+from gputui.gpus.readings import AgainError, Calls, Facts, ProbeFault, Sweep
+from gputui.gpus.supervisor import NvmlProbe, Place, ProbeProcess, Probing
+from gputui.gpus.untrusted import ALIVE_EVERY, SSH_FAILED, CheckedLines, ProcessStream
+from gputui.ports import Clock
+
+BEGINS_WITHIN = 30.0
+"""Seconds until the first line."""
+SILENT_AFTER = 10.0
+"""Seconds without a line, which comes every second also while the driver hangs, after which the connection is lost."""
+PATIENCE = 60
+_PROBE = "gputui.gpus.probe"
+_OLD = "its python3 is older than 3.8"
+_STUB = (
+    f'import sys,zlib;sys.version_info<(3,8)and sys.exit("{_OLD}");'
+    "f=sys.stdin.buffer;exec(zlib.decompress(f.read(int(f.readline()))))"
+)
+PYTHON = ("python3", "-ISBc", _STUB)
+"""Command that runs what `source` returns, in no more than the standard library; no shell reads a sign of it as its own
+within single quotes."""
+
+
+@cache
+def _sources() -> tuple[str, dict[str, str]]:
+    """Return the loader, and the source of the modules by name."""
+    found = importlib.util.find_spec("pynvml")
+    assert found is not None
+    assert found.origin is not None
+    modules = {"gputui": "", "gputui.gpus": "", _PROBE: "", "pynvml": Path(found.origin).read_text(encoding="utf-8")}
+    here = files(_PROBE)
+    for name in ("calls", "host", "nvml", "__main__"):
+        modules[f"{_PROBE}.{name}"] = here.joinpath(f"{name}.py").read_text()
+    return here.joinpath("loader.py").read_text(), modules
+
+
+def source(settings: GpuSettings, skipped: Sequence[str]) -> bytes:
+    """Return what PYTHON reads: the length, then as much; the probe makes none of the calls in `skipped`."""
+    intervals = (settings.sample_interval, settings.process_interval, settings.slow_interval)
+    arguments = [*(str(each.total_seconds()) for each in intervals), "", str(PATIENCE), UNSHARED, ",".join(skipped)]
+    loader, modules = _sources()
+    code = zlib.compress(f"{loader}\nbegin({modules!r}, {arguments!r})\n".encode())
+    return b"%d\n%b" % (len(code), code)
+
+
+class Stream(Protocol):
+    """Input and output of a probe elsewhere. Only `end_words` may wait, for a moment."""
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """File descriptors that become readable when `take` has something."""
+
+    @property
+    def is_over(self) -> bool: ...
+
+    def take(self) -> bytes | None:
+        """Return new output: empty without any, None at its end."""
+
+    def send(self, data: bytes) -> None: ...
+
+    def close(self) -> None:
+        """End its input and output, at which the probe ends."""
+
+    def kill(self) -> None:
+        """End it in any case."""
+
+    def end_words(self) -> str:
+        """Return why it ended, as far as it told."""
+
+
+class Machine(Protocol):
+    """Machine of an engine. Methods block, and raise GputuiError; `is_here` comes first."""
+
+    @property
+    def name(self) -> str:
+        """Name that it has for itself; that in its address until it has told it."""
+
+    def is_here(self) -> bool:
+        """Return whether it is this machine."""
+
+    def shell(self, command: str) -> Sequence[str] | None:
+        """Return words that run a command of a shell there; None if there is no way to do so."""
+
+    def container(self, command: Sequence[str]) -> tuple[Stream, tuple[str, ...]]:
+        """Run a command in a container that sees all GPUs; return its stream, and sentences on what it cannot see."""
+
+
+class RemoteProcess:
+    """Probe process of another machine, whose output is not trusted."""
+
+    def __init__(self, stream: Stream, source: bytes, place: Place, unfit: Callable[[str], bool]) -> None:
+        """`unfit` is told why it ended before it began; it returns whether there is another way to try."""
+        self._stream = stream
+        self.place = place
+        self._unfit = unfit
+        self._lines = CheckedLines()
+        self.calls = (0, "")
+        self._is_abandoned = False
+        self._heard_at = self._told_at = time.monotonic()
+        stream.send(source)
+
+    @property
+    def pid(self) -> int:
+        return 0
+
+    @property
+    def is_stuck(self) -> bool:
+        return self._is_abandoned and not self._stream.is_over
+
+    def send(self, command: str) -> None:
+        if self._lines.has_begun:  # before, it would stand in the middle of the source
+            self._stream.send(command.encode() + b"\n")
+
+    def lines(self, wake: int, seconds: float) -> Iterator[Facts | Sweep]:
+        until, is_heard = time.monotonic() + max(0.0, seconds), False
+        while not is_heard:
+            now, has_begun = time.monotonic(), self._lines.has_begun
+            if has_begun and now >= until:
+                return
+            patience = SILENT_AFTER if has_begun else BEGINS_WITHIN
+            if (left := self._heard_at + patience - now) <= 0:
+                raise self._fault(f"no answer within {patience:.0f} s")
+            soon = min(left, until - now) if has_begun else left
+            ready, _, _ = select.select([*self._stream.ends, wake], [], [], soon)
+            if wake in ready:
+                return
+            now = time.monotonic()
+            if now - self._told_at > ALIVE_EVERY:
+                self._told_at = now
+                self.send("alive")
+            if (data := self._stream.take()) is None:
+                raise self._fault(self._stream.end_words())
+            for line in self._lines.take(data, now):
+                self._heard_at = now
+                if isinstance(line, Calls):
+                    self.calls = line.done + 1, line.call  # that it began counts as an answer
+                else:
+                    is_heard = True
+                    yield line
+
+    def _fault(self, words: str) -> Exception:
+        if not self._lines.has_begun and self._unfit(words):
+            return AgainError(words)
+        return ProbeFault(ProbeCode.UNREACHABLE, words)
+
+    def kill(self) -> None:
+        self._stream.kill()
+
+    def abandon(self) -> None:
+        """Close the stream; one that a call holds in the driver stays, so that it counts as stuck."""
+        self._is_abandoned = True
+        self._stream.close()
+        if not self.calls[1]:
+            self._stream.kill()
+
+
+class Elsewhere:
+    """Starts probes on the machine of an engine, once it is known which one that is."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._without_python = ""
+        """Why ssh runs no probe there; empty: it does, or it was not tried."""
+
+    def __call__(self, settings: GpuSettings, skipped: Sequence[str]) -> Probing:
+        try:
+            if self._machine.is_here():
+                return ProbeProcess(settings, skipped)
+            return self._remote(settings, skipped)
+        except GputuiError as error:
+            raise ProbeFault(ProbeCode.UNREACHABLE, f"{error}; {error.hint}" if error.hint else str(error)) from error
+
+    def _remote(self, settings: GpuSettings, skipped: Sequence[str]) -> Probing:
+        name, code = self._machine.name, source(settings, skipped)
+        words = None if self._without_python else self._machine.shell(f"exec {shlex.join(PYTHON)}")
+        if words is not None:
+            stream = ProcessStream(words)
+
+            def unfit(words: str) -> bool:
+                self._without_python = "" if stream.code == SSH_FAILED else words
+                return bool(self._without_python)
+
+            note = f"the GPUs of {name} are read by its python3, over ssh"
+            return RemoteProcess(stream, code, Place(name, (note,)), unfit)
+        try:
+            inside, notes = self._machine.container(PYTHON)
+        except GputuiError as error:
+            if self._without_python:
+                raise type(error)(f"{error}; and over ssh: {self._without_python}", hint=error.hint) from error
+            raise
+        return RemoteProcess(inside, code, Place(name, notes), lambda words: False)
+
+
+def remote_probe(machine: Machine, settings: GpuSettings, clock: Clock) -> NvmlProbe:
+    """Return a probe of the GPUs of that machine, which may turn out to be this one."""
+    return NvmlProbe(settings, clock, spawn=Elsewhere(machine), place=Place(machine.name))
