@@ -26,9 +26,11 @@ def make_runtimes(options: Options, store_id: str) -> tuple[Runtime, ...]:
     settings = options.settings
     runtimes: list[Runtime] = []
     if options.runtime == "docker":
+        from gputui.engine.files import ENGINE_RECORD, EngineFile
         from gputui.runtime.docker.runtime import DockerRuntime
 
-        runtimes.append(DockerRuntime(store_id, settings.runtime, bootstrap.clock()))
+        record = EngineFile(options.state / ENGINE_RECORD)
+        runtimes.append(DockerRuntime(store_id, settings.runtime, bootstrap.clock(), record))
     if options.runtime == "process" or settings.scheduler.host_jobs:
         from gputui.runtime.process.runtime import ProcessRuntime
 

@@ -30,6 +30,20 @@ class BackupRecord(Struct, frozen=True):
         return f"the backup of {self.at:%Y-%m-%d %H:%M} UTC into {self.place} failed: {self.problem}; {good}"
 
 
+class EngineRecord(Struct, frozen=True):
+    """The engine that has a queue's containers."""
+
+    id: str
+    """Id that it keeps, as `docker info` tells it."""
+    machine: str = ""
+    address: str = ""
+    """Name of its machine, and its address, when a container was last made there."""
+
+    @property
+    def words(self) -> str:
+        return f"{self.id[:12]} of {self.machine or 'an unknown machine'} ({self.address})"
+
+
 class KeepLimits(Struct, frozen=True):
     """Largest age and total size of one kind of data; None: no limit."""
 

@@ -13,9 +13,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from gputui.domain.decoding import decode_json
-from gputui.domain.kept_data import BackupRecord
+from gputui.domain.kept_data import BackupRecord, EngineRecord
 
 FILE_MODE = 0o600
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -118,6 +119,26 @@ def _below(at: int, name: str) -> int:
     return os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
 
 
+class EngineFile(Struct):
+    """Record of the engine that has the containers of a state directory's queue."""
+
+    path: Path
+
+    def read(self) -> EngineRecord | None:
+        """Return the engine; None before the first container. Raises OSError for a file that cannot be read."""
+        try:
+            return decode_json(read_file(self.path), EngineRecord)
+        except FileNotFoundError:
+            return None
+        except msgspec.MsgspecError as error:
+            raise OSError(errno.EILSEQ, f"it is damaged: {error}", str(self.path)) from error
+
+    def write(self, record: EngineRecord) -> None:
+        """Raise OSError where it cannot be written."""
+        replace_file(self.path, msgspec.json.encode(record) + b"\n")
+
+
+ENGINE_RECORD = "engine.json"
 BACKUP_RECORD = "last-backup.json"
 
 

@@ -7,7 +7,16 @@ driver unless its docstring says otherwise, so none is made on an event loop.
 from gputui.ports.cluster import Cluster
 from gputui.ports.machine import Clock, GpuProbe, NodeProbes, SteadyClock
 from gputui.ports.monitor import NO_MONITOR, Monitor
-from gputui.ports.runtime import Channel, JobExec, LiveLogStream, LogStream, Permit, Runtime, StampedLogStream
+from gputui.ports.runtime import (
+    Channel,
+    EngineBook,
+    JobExec,
+    LiveLogStream,
+    LogStream,
+    Permit,
+    Runtime,
+    StampedLogStream,
+)
 from gputui.ports.store import JobStore, Queue, StoreWatch, Transaction
 
 __all__ = [
@@ -15,6 +24,7 @@ __all__ = [
     "Channel",
     "Clock",
     "Cluster",
+    "EngineBook",
     "GpuProbe",
     "JobExec",
     "JobStore",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from gputui.domain.frames import PendingInput
     from gputui.domain.job_spec import Interactive
+    from gputui.domain.kept_data import EngineRecord
     from gputui.domain.telemetry import Consumption
 
 
@@ -153,6 +154,17 @@ class Runtime(Protocol):
 
     def close(self) -> None:
         """Close connections and threads. Containers keep running."""
+
+
+class EngineBook(Protocol):
+    """Record of the engine that has a queue's containers. Calls raise OSError."""
+
+    path: Path
+
+    def read(self) -> EngineRecord | None:
+        """Return the engine; None before the first container."""
+
+    def write(self, record: EngineRecord) -> None: ...
 
 
 class JobExec(Protocol):

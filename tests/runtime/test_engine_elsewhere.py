@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from gputui.domain.container import EngineGpus, Launch, RuntimeStatus
-from gputui.domain.errors import RuntimeFault
+from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
+from gputui.engine.files import EngineFile
 from gputui.runtime.docker.runtime import DockerRuntime
 from tests.factories import FakeClock, spec, uuid
 from tests.runtime.standin_engine import StandInEngine, this_machine
@@ -31,12 +32,12 @@ Open = Callable[..., DockerRuntime]
 
 
 @pytest.fixture
-def connect(engine: StandInEngine) -> Iterator[Open]:
+def connect(engine: StandInEngine, tmp_path: Path) -> Iterator[Open]:
     made: list[DockerRuntime] = []
 
-    def connect(store_id: str = STORE, *, as_guest: bool = False) -> DockerRuntime:
-        settings = RuntimeSettings(docker_host=engine.url, as_guest=as_guest)
-        made.append(DockerRuntime(store_id, settings, FakeClock()))
+    def connect(store_id: str = STORE, *, as_guest: bool = False, url: str = "") -> DockerRuntime:
+        settings = RuntimeSettings(docker_host=url or engine.url, as_guest=as_guest)
+        made.append(DockerRuntime(store_id, settings, FakeClock(), EngineFile(tmp_path / f"{store_id}.json")))
         return made[-1]
 
     yield connect
@@ -107,3 +108,89 @@ def test_the_queue_there_is_told_of_its_guest(engine: StandInEngine, connect: Op
     engine.info |= ELSEWHERE
     another = connect("third0000000")
     assert gives(another).owner == "", "two guests are equals, as two queues of one machine are"
+
+
+# one queue, one engine
+
+
+@pytest.fixture
+def second(tmp_path: Path) -> Iterator[StandInEngine]:
+    made = StandInEngine(tmp_path / "second.sock", **this_machine() | ELSEWHERE | {"ID": "engine-2", "Name": "gpu2"})
+    yield made
+    made.close()
+
+
+def test_the_engine_of_the_first_container_is_the_queues(connect: Open, second: StandInEngine, tmp_path: Path) -> None:
+    """Another one is neither asked for containers nor given any, until the record is removed."""
+    book = EngineFile(tmp_path / f"{STORE}.json")
+    assert connect(url=second.url).check().up
+    assert book.read() is None, "a look is no use"
+    connect().create(launch())
+    known = book.read()
+    assert known is not None
+    assert (known.id, known.machine) == ("engine-1", "gpu1")
+    moved = connect(url=second.url)
+    for ask in (moved.containers, moved.foreign, lambda: moved.create(launch())):
+        with pytest.raises(RuntimeUnavailableError, match="this queue's jobs are on another engine: engine-1 of gpu1"):
+            ask()
+    status = moved.check()
+    assert not status.up
+    assert f"`rm {book.path}`" in status.hint
+    assert not second.created
+    book.path.unlink()
+    moved.create(launch())
+    known = book.read()
+    assert known is not None
+    assert known.id == "engine-2"
+
+
+def test_an_engine_under_another_address_is_the_same(
+    engine: StandInEngine, connect: Open, second: StandInEngine, tmp_path: Path
+) -> None:
+    connect().create(launch())
+    second.info |= {"ID": engine.info["ID"]}
+    moved = connect(url=second.url)
+    assert moved.containers() == ()
+    moved.create(launch())
+    known = EngineFile(tmp_path / f"{STORE}.json").read()
+    assert known is not None
+    assert known.address == second.url
+
+
+def test_an_engine_that_changes_behind_its_address_loses_no_job(engine: StandInEngine, connect: Open) -> None:
+    runtime = connect()
+    runtime.start(runtime.create(launch()).id)
+    assert len(runtime.containers()) == 1
+    kept, engine.created = engine.created, {}
+    assert runtime.containers() == (), "somebody removed it"
+    engine.created = kept
+    assert len(runtime.containers()) == 1
+    engine.created, engine.info = {}, engine.info | {"ID": "engine-3"}
+    for _ in range(2):
+        with pytest.raises(RuntimeUnavailableError, match="on another engine"):
+            runtime.containers()
+        assert not runtime.check().up
+    engine.created, engine.info = kept, engine.info | {"ID": "engine-1"}
+    assert runtime.check().up
+    assert len(runtime.containers()) == 1
+
+
+def test_podman_makes_up_an_id_for_each_request(engine: StandInEngine, connect: Open, tmp_path: Path) -> None:
+    engine.info |= {"BuildahVersion": "1.28.2"}
+    connect().create(launch())
+    assert EngineFile(tmp_path / f"{STORE}.json").read() is None
+
+
+def test_a_record_that_cannot_be_read_or_written_stops_starts(connect: Open, tmp_path: Path) -> None:
+    path = tmp_path / f"{STORE}.json"
+    path.write_text("{")
+    assert "it is damaged" in connect().check().text
+    path.unlink()
+    path.mkdir()
+    assert "cannot be read, so the engine of this queue is not known" in connect().check().text
+    path.rmdir()
+    runtime = connect()
+    assert runtime.check().up
+    path.mkdir()
+    with pytest.raises(RuntimeUnavailableError, match=r"\.json cannot be written"):
+        runtime.create(launch())

@@ -7,9 +7,9 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct, field
 
@@ -253,8 +253,12 @@ class Connection:
     while. A stream keeps its client until it is closed.
     """
 
-    def __init__(self, settings: RuntimeSettings) -> None:
+    def __init__(
+        self, settings: RuntimeSettings, admit: Callable[[Mapping[str, Any], str], None] | None = None
+    ) -> None:
+        """Create the pool; `admit` gets `/info` and the address at each new connection, and may refuse the engine."""
         self._settings = settings
+        self._admit = admit
         self._lock = threading.Lock()
         self._idle: list[tuple[float, EngineClient]] = []
         """Clients and when they became idle, in monotonic seconds."""
@@ -377,6 +381,8 @@ class Connection:
             # never pinned: engines refuse versions that are too old or too new for them; asked once, then kept
             version = self._api_version or self._negotiated(endpoint)
             client = EngineClient(endpoint, timeout=self._timeout, version=version)
+            if self._admit and self._api_version is None:
+                self._admit(_in_time(client, lambda _: client.info(), self._timeout), self.where)
         with self._lock:
             self._api_version = version
             self._pause, self._last_error = 0.0, None

@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from gputui.domain.container import EngineGpus
 from gputui.domain.errors import Cause, CauseCode, RuntimeFault
+from gputui.domain.kept_data import EngineRecord
 from gputui.domain.policy.availability import CDI_KIND
 from gputui.runtime.docker.endpoint import Endpoint, tunnel_to
 
@@ -103,6 +104,12 @@ def read_facts(version: EngineJson, info: EngineJson) -> EngineFacts:
         gpus=gpus,
         remaps_users="name=userns" in security,
     )
+
+
+def engine_of(info: EngineJson, address: str) -> EngineRecord:
+    """Return what tells this engine from others; its id is empty for Podman, which makes one up for each request."""
+    ident = "" if "BuildahVersion" in info else str(info.get("ID") or "")
+    return EngineRecord(ident, str(info.get("Name") or ""), address)
 
 
 def is_podman(version: EngineJson) -> bool:

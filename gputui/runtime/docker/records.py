@@ -370,12 +370,13 @@ class ContainerCache(Struct, eq=False):
     A cached record is valid while the list shows the same state: an ended container never changes, and a running one
     keeps start and pid until it ends, which the events report.
 
-    `check_listening` raises RuntimeUnavailableError when the engine is stopping.
+    `check_listening` raises RuntimeUnavailableError when the engine is stopping, `check_engine` when it is another one.
     """
 
     _store_id: str
     _check_listening: Callable[[], None] = lambda: None
     _engine_began: Callable[[], datetime | None] = lambda: None
+    _check_engine: Callable[[APIClient], None] = lambda _: None
     outages: Outages = field(default_factory=Outages)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _records: dict[str, ContainerRecord] = field(default_factory=dict)
@@ -388,7 +389,9 @@ class ContainerCache(Struct, eq=False):
 
     def containers(self, client: APIClient) -> tuple[ContainerRecord, ...]:
         listed = client.containers(all=True, filters={"label": f"{STORE}={self._store_id}"})
-        found = []
+        present, found = {summary["Id"] for summary in listed}, []
+        if self._records.keys() - present:  # somebody removed one, or the address leads to another engine now
+            self._check_engine(client)
         for summary in reversed(listed):
             with self._lock:
                 known = self._records.get(summary["Id"])
@@ -397,7 +400,7 @@ class ContainerCache(Struct, eq=False):
                 found.append(known)
             elif record := self.inspect(client, summary["Id"]):
                 found.append(record)
-        self._prune(self._records, {summary["Id"] for summary in listed})
+        self._prune(self._records, present)
         return tuple(found)
 
     def inspect(self, client: APIClient, container_id: str) -> ContainerRecord | None:

@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -27,10 +28,11 @@ from gputui.domain.container import (
 )
 from gputui.domain.errors import Cause, CauseCode, NotFoundError, RuntimeFault, RuntimeUnavailableError
 from gputui.domain.gpu_processes import ContainerDetail
+from gputui.domain.kept_data import EngineRecord
 from gputui.domain.policy.availability import engine_refusal
 from gputui.domain.settings import RuntimeSettings
 from gputui.domain.telemetry import Consumption
-from gputui.ports import Clock, LogStream
+from gputui.ports import Clock, EngineBook, LogStream
 from gputui.runtime.cgroups import ConsumptionReader
 from gputui.runtime.docker.connection import FIRST_PAUSE, Connection, SilentError, fault, is_conflict, is_missing
 from gputui.runtime.docker.create import JOB, STORE, USER, create_request
@@ -40,6 +42,7 @@ from gputui.runtime.docker.engine import (
     EngineJson,
     GpuMode,
     engine_began,
+    engine_of,
     engine_root,
     listed_cdi_names,
     read_facts,
@@ -167,13 +170,20 @@ class DockerRuntime:
 
     name = NAME
 
-    def __init__(self, store_id: str, settings: RuntimeSettings, clock: Clock) -> None:
+    def __init__(self, store_id: str, settings: RuntimeSettings, clock: Clock, book: EngineBook | None = None) -> None:
+        """`book` has the engine of the queue: the containers of another one are neither listed nor made."""
         self._store_id = store_id
         self._settings = settings
         self._clock = clock
-        self._connection = Connection(settings)
+        self._book = book
+        self._engine: EngineRecord | None = None
+        """Engine of the present connection, until it stands in the book."""
+        self._connection = Connection(settings, self._admit if book else None)
         self._cache = ContainerCache(
-            store_id, self._connection.check_listening, lambda: engine_began(self._connection.endpoint)
+            store_id,
+            self._connection.check_listening,
+            lambda: engine_began(self._connection.endpoint),
+            self._check_engine,
         )
         self._consumption = ConsumptionReader()
         self._watcher: EventWatcher | None = None
@@ -199,6 +209,38 @@ class DockerRuntime:
             return self._record_failure(error)
         self._facts, self._facts_at = facts, time.monotonic()
         return self._set_status(self._status_of(facts))
+
+    def _admit(self, info: EngineJson, address: str) -> None:
+        """Raise RuntimeUnavailableError unless the engine is the one that has the queue's containers."""
+        found = engine_of(info, address)
+        if self._book is None or not found.id:  # an engine without an id cannot be told from others
+            return
+        try:
+            known = self._book.read()
+        except OSError as error:
+            what = f"{self._book.path} cannot be read, so the engine of this queue is not known: {error.strerror}"
+            raise RuntimeUnavailableError(what, hint="repair it; remove it if it is damaged") from error
+        if known and known.id != found.id:
+            what = f"this queue's jobs are on another engine: {known.words}, not {found.words}"
+            hint = "point DOCKER_HOST or the docker context back to it; if it is gone for good, "
+            hint += f"`rm {self._book.path}`: what ran there then counts as lost"
+            raise RuntimeUnavailableError(what, hint=hint)
+        self._engine = found if found != known else None
+
+    def _check_engine(self, client: APIClient) -> None:
+        self._connection.forget()  # its other clients are of the same engine
+        self._admit(client.info(), self._connection.where)
+
+    def _record_engine(self) -> None:
+        """Write the engine into the book before it has, or because it has, a container of the queue."""
+        if self._book is None or self._engine is None:
+            return
+        try:
+            self._book.write(self._engine)
+        except OSError as error:
+            what = f"{self._book.path} cannot be written: {error.strerror}"
+            raise RuntimeUnavailableError(what, hint="see `gputui doctor`") from error
+        self._engine = None
 
     def _record_failure(self, error: RuntimeFault) -> RuntimeStatus:
         self._facts = None
@@ -316,6 +358,7 @@ class DockerRuntime:
         """Create the container, or adopt an existing one of its name."""
         facts = self._current_facts()
         request = create_request(launch, facts, self._settings)
+        self._record_engine()
         wanted = (request.body, launch.name, launch.spec.options.platform)
         for _ in range(_NAME_TRIES):
             try:
@@ -408,7 +451,11 @@ class DockerRuntime:
     # listings
 
     def containers(self) -> tuple[ContainerRecord, ...]:
-        return self._call(self._cache.containers)
+        found = self._call(self._cache.containers)
+        if found:
+            with suppress(RuntimeUnavailableError):  # a disk may be full: the next start needs it
+                self._record_engine()
+        return found
 
     def inspect(self, container_id: str) -> ContainerRecord | None:
         return self._call(lambda client: self._cache.inspect(client, container_id))
