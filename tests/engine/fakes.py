@@ -275,6 +275,7 @@ class FakeProbe:
         self.refreshed = 0
         self.pcie: list[str | None] = []
         self.lag = False
+        self.machine = ""
         self.forgiven: dict[str, datetime] = {}
         self.disks: dict[str, str] = {}
 
@@ -289,7 +290,7 @@ class FakeProbe:
         samples: dict[str, GpuSample] = {}
         for index, one in enumerate(self.gpus):
             samples[one.uuid] = replace(sample(index, at=now), **self.changed.get(one.uuid, {}))
-        return ProbeReading(self.status, self.gpus, samples, now)
+        return ProbeReading(self.status, self.gpus, samples, now, machine=self.machine)
 
     def subscribe(self, on_reading: Callable[[ProbeReading], None]) -> None:
         pass

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.container import EngineGpus
+from gputui.domain.gpu import GpuState, ProbeCode, ProbeStatus
 from gputui.domain.state import JobState, PendingReason
 from tests.engine.world import World
 from tests.factories import uuid
@@ -34,6 +35,7 @@ def test_a_job_waits_while_the_engine_cannot_give_it_gpus(world: World, monkeypa
 def test_a_guest_waits_for_the_queue_of_the_engines_machine(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, far = world.docker.status, EngineGpus(machine="gpu1", address="ssh://gpu1", owner="its queue ab runs jobs")
     monkeypatch.setattr(world.docker, "status", lambda: replace(plain(), gpus=far))
+    world.probe.machine = "gpu1"
     wants_gpus, wants_none = world.submit(1), world.submit()
     reason = world.tick(3).reasons[wants_gpus]
     assert reason.code is PendingReason.NODE_UNKNOWN
@@ -42,3 +44,45 @@ def test_a_guest_waits_for_the_queue_of_the_engines_machine(world: World, monkey
     far = replace(far, owner="")
     world.tick(2)
     assert world.job(wants_gpus).state is JobState.RUNNING
+
+
+def test_gpus_of_one_machine_are_not_asked_of_the_engine_of_another(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, far = world.docker.status, EngineGpus(machine="gpu1")
+    monkeypatch.setattr(world.docker, "status", lambda: replace(plain(), gpus=far))
+    job_id = world.submit(1)
+    words = "the GPUs that are read are those of this machine, and the engine has those of gpu1"
+    assert words in world.tick(3).reasons[job_id].text
+    far, world.probe.machine = replace(far, is_local=True), "gpu1"
+    assert "are those of gpu1, and the engine has those of this machine" in world.tick(3).reasons[job_id].text
+    world.probe.machine = ""
+    world.tick(2)
+    assert world.job(job_id).state is JobState.RUNNING
+
+
+def test_host_jobs_do_not_run_beside_an_engine_elsewhere(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would run here, and hold GPUs there; while the engine is away too."""
+    plain, gpus = world.docker.status, EngineGpus(machine="gpu1")
+    monkeypatch.setattr(world.docker, "status", lambda: replace(plain(), gpus=gpus))
+    world.probe.machine = "gpu1"
+    ids = [world.submit(number, image=None, command=("true",)) for number in (0, 1)]
+    words = "host jobs are processes of this machine, and this queue's jobs run on gpu1: name an image"
+    assert {world.tick(2).reasons[job_id].text for job_id in ids} == {words}
+    monkeypatch.setattr(world.docker, "status", lambda: replace(plain(), up=False, text="it is away"))
+    assert {world.tick(2).reasons[job_id].text for job_id in ids} == {words}
+    assert world.host.running() == []
+
+
+def test_a_lost_connection_makes_gpus_unknown(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, gpus = world.docker.status, EngineGpus(machine="gpu1")
+    monkeypatch.setattr(world.docker, "status", lambda: replace(plain(), gpus=gpus))
+    world.probe.machine = "gpu1"
+    world.probe.status = ProbeStatus(ProbeCode.UNREACHABLE, "gpu1 does not answer")
+    job_id = world.submit(1)
+    snapshot = world.tick(3)
+    assert {(view.state, view.why) for view in snapshot.gpus} == {(GpuState.UNKNOWN, "gpu1 does not answer")}
+    assert world.job(job_id).state is JobState.PENDING
+    world.probe.status = ProbeStatus(ProbeCode.OK, "")
+    world.tick(2)
+    assert world.job(job_id).state is JobState.RUNNING

@@ -388,12 +388,16 @@ def present_gpus(reading: ProbeReading) -> tuple[Gpu, ...]:
     return tuple(gpu for gpu in reading.gpus if gpu.uuid not in lost)
 
 
-def engine_refusal(engine: EngineGpus, gpus: Sequence[Gpu]) -> EngineRefusal | None:
-    """Return why no container can be given any of these GPUs; None when they can."""
+def engine_refusal(engine: EngineGpus, gpus: Sequence[Gpu], machine: str = "") -> EngineRefusal | None:
+    """Return why no container can be given any of these GPUs, of `machine` if it is another; None when they can."""
     if engine.owner:
         text = f"{engine.elsewhere} has a gputui queue of its own, which gives out its GPUs: {engine.owner}"
         hint = f"submit there: `gputui --on ssh://{engine.elsewhere}`\nor share them: runtime.as_guest = true"
         return EngineRefusal(text, hint)
+    if gpus and bool(machine) != bool(engine.elsewhere):
+        here = "this machine"
+        text = f"the GPUs that are read are those of {machine or here}, and the engine has those of"
+        return EngineRefusal(f"{text} {engine.elsewhere or here}", "leave out --probe, and start gputui again")
     if engine.mode == "none":
         if engine.is_podman:
             return EngineRefusal(
@@ -436,11 +440,11 @@ class EngineSupport(Struct, frozen=True):
         return EngineRefusal(f"the engine's CDI devices name only all {self.together} GPUs together", _GENERATE)
 
 
-def engine_support(engine: EngineGpus | None, gpus: Sequence[Gpu]) -> EngineSupport:
+def engine_support(engine: EngineGpus | None, gpus: Sequence[Gpu], machine: str = "") -> EngineSupport:
     """Return the engine's ability to give these GPUs to containers; None: nothing is known about the engine."""
     if engine is None:
         return EngineSupport()
-    found = engine_refusal(engine, gpus)
+    found = engine_refusal(engine, gpus, machine)
     return EngineSupport(found, len(_whole(gpus)) if found is None and _knows_only_all(engine, gpus) else 0)
 
 

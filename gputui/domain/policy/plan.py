@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from gputui.domain.container import RuntimeStatus
+from gputui.domain.container import EngineGpus, RuntimeStatus
 from gputui.domain.gpu import HealthCode
 from gputui.domain.job import Job, Placement
 from gputui.domain.job_spec import JobId, runtime_in
@@ -257,16 +257,26 @@ class GateContext(Struct, dict=True):
 
     @cached_property
     def support(self) -> EngineSupport:
-        engine = self.runtimes.get(runtime_in(self.runtimes, is_host=False))
         present = [view.gpu for view in self.snapshot.gpus if view.health.code is not HealthCode.LOST]
-        return engine_support(engine.gpus if engine else None, present)
+        return engine_support(self._engine, present, self.snapshot.elsewhere)
+
+    @property
+    def _engine(self) -> EngineGpus | None:
+        status = self.runtimes.get(runtime_in(self.runtimes, is_host=False))
+        return status.gpus if status else None
+
+    @cached_property
+    def elsewhere(self) -> str:
+        """Name of the machine where jobs run, if it is another than the scheduler's; else empty."""
+        return self.snapshot.elsewhere or (self._engine.elsewhere if self._engine else "")
 
     @cached_property
     def is_open(self) -> bool:
         """Whether neither a pause nor a runtime nor repeated failures can keep any job from starting."""
         up = [name for name, status in self.runtimes.items() if status.up]
         all_up = all(runtime_in(up, is_host=each) for each in (False, True))
-        return all_up and self.support.is_full and not (self.snapshot.controls.paused or self.guard)
+        is_free = not (self.elsewhere or self.snapshot.controls.paused or self.guard)
+        return is_free and all_up and self.support.is_full
 
     @cached_property
     def paused(self) -> Reason | None:
@@ -345,6 +355,9 @@ def _down(situation: GateContext, *, is_host: bool) -> Reason | None:
         return Reason(PendingReason.NODE_UNKNOWN, "the scheduler does not answer")
     if status is None:
         what = "host jobs are switched off" if is_host else "this scheduler runs no containers"
+        return Reason(PendingReason.NODE_UNKNOWN, what)
+    if is_host and (machine := situation.elsewhere):
+        what = f"host jobs are processes of this machine, and this queue's jobs run on {machine}: name an image"
         return Reason(PendingReason.NODE_UNKNOWN, what)
     return None if status.up else Reason(PendingReason.NODE_UNKNOWN, status.text)
 

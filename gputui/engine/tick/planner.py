@@ -113,7 +113,7 @@ class Planner:
             (each.gpu.uuid, each.state, each.why if each.state is GpuState.UNKNOWN else "", each.sharers, each.closed)
             for each in node.gpus
         )
-        inputs = (self._context.version, gpus, node.runtimes, node.probe, self._snapshot.usage.at)
+        inputs = (self._context.version, gpus, node.runtimes, node.probe, node.name, self._snapshot.usage.at)
         if inputs != self._planned_for or now >= self.next_at:
             begun = time.perf_counter()
             self.plan = plan(self._snapshot, self._context.settings, now, self._order_cache)
@@ -218,11 +218,11 @@ def leader_snapshot(
         foreign=_foreign(queue.jobs, observed.runtimes),
         is_asked=any(latest.begun for latest in observed.runtimes if latest.foreign is None or latest.records is None),
         freed_at=observed.freed_at,
-        # by session leader pid, to identify processes of host jobs with unreadable environments
+        # by session leader pid, to identify processes of this machine's host jobs with unreadable environments
         sessions={
             record.pid: record.job_id
             for latest in observed.runtimes
-            if RUNTIMES.get(latest.status.name)
+            if RUNTIMES.get(latest.status.name) and not observed.reading.machine
             for record in latest.records or ()
             if record.pid is not None
         },
