@@ -115,6 +115,8 @@ class RuntimeSettings(Struct, frozen=True):
     """True if containers run as the user who submitted them, without capabilities; None: those of plain users."""
     as_guest: bool = False
     """True if jobs get GPUs of another machine's engine although a gputui there gives them out too."""
+    probe_image: str = "python:3-slim"
+    """Image with Python 3.8 or newer in which GPUs of another machine's engine are read if ssh does not do."""
 
 
 class GpuSettings(Struct, frozen=True):

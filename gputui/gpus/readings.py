@@ -317,6 +317,9 @@ class SteadyReasons:
         return replace(reading, samples=MappingProxyType(samples))
 
 
+OTHER_PIDS = "GPU processes live in another PID namespace: run gputui with --pid=host to see whose they are"
+
+
 def describe_failure(code: ProbeCode, detail: str = "") -> str:
     return _WORDS[code].format(detail=detail or "no details given")
 
@@ -391,9 +394,7 @@ class ReadingAssembler:
             where = ", ".join(lax)
             notes.append(f"persistence mode is off on GPU {where}: run nvidia-smi -pm 1, or every reading is slow")
         if self._foreign_pids:
-            notes.append(
-                "GPU processes live in another PID namespace: run gputui with --pid=host to see whose they are"
-            )
+            notes.append(OTHER_PIDS)
         unknown = [gpu for gpu in gpus if gpu.uuid.startswith("GPU-unknown-")]
         notes += [f"GPU {gpu.index} was never identified: {gpu.uuid} stands for it" for gpu in unknown]
         notes += [f"Xid {code} came from a GPU that the driver did not name" for code in sorted(self._strays)]

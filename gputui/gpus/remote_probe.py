@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from threading import Event
 from typing import Protocol
 
 from gputui.domain.errors import GputuiError
@@ -102,8 +103,11 @@ class Machine(Protocol):
     def shell(self, command: str) -> Sequence[str] | None:
         """Return words that run a command of a shell there; None if there is no way to do so."""
 
-    def container(self, command: Sequence[str]) -> tuple[Stream, tuple[str, ...]]:
-        """Run a command in a container that sees all GPUs; return its stream, and sentences on what it cannot see."""
+    def container(self, command: Sequence[str], closed: Event) -> tuple[Stream, tuple[str, ...]]:
+        """Run a command in a container that sees all GPUs; return its stream, and sentences on what it cannot see.
+
+        If `closed` is set nobody wants it any more.
+        """
 
 
 class RemoteProcess:
@@ -180,6 +184,7 @@ class Elsewhere:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
+        self.closed = Event()
         self._without_python = ""
         """Why ssh runs no probe there; empty: it does, or it was not tried."""
 
@@ -204,7 +209,7 @@ class Elsewhere:
             note = f"the GPUs of {name} are read by its python3, over ssh"
             return RemoteProcess(stream, code, Place(name, (note,)), unfit)
         try:
-            inside, notes = self._machine.container(PYTHON)
+            inside, notes = self._machine.container(PYTHON, self.closed)
         except GputuiError as error:
             if self._without_python:
                 raise type(error)(f"{error}; and over ssh: {self._without_python}", hint=error.hint) from error
@@ -214,4 +219,5 @@ class Elsewhere:
 
 def remote_probe(machine: Machine, settings: GpuSettings, clock: Clock) -> NvmlProbe:
     """Return a probe of the GPUs of that machine, which may turn out to be this one."""
-    return NvmlProbe(settings, clock, spawn=Elsewhere(machine), place=Place(machine.name))
+    spawn = Elsewhere(machine)
+    return NvmlProbe(settings, clock, spawn=spawn, place=Place(machine.name), closed=spawn.closed)

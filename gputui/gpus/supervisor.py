@@ -31,6 +31,7 @@ from gputui.gpus.probe import calls
 from gputui.gpus.readings import (
     CODES,
     DECODER,
+    OTHER_PIDS,
     AgainError,
     Calls,
     Facts,
@@ -281,8 +282,9 @@ class NvmlProbe:
         pauses: Sequence[float] = PAUSES,
         spawn: Spawn = ProbeProcess,
         place: Place = Place(),  # noqa: B008 - a frozen value
+        closed: threading.Event | None = None,
     ) -> None:
-        """`place` is where the GPUs are as long as no process has been started."""
+        """`place` is where the GPUs are as long as no process has been started; `closed` is set once it is closed."""
         self._settings = settings
         self._clock = clock
         self._pauses = pauses
@@ -305,7 +307,7 @@ class NvmlProbe:
         """Calls that earlier processes finished."""
         self._failures = 0
         self._stuck: list[Probing] = []
-        self._closed = threading.Event()
+        self._closed = closed or threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._wake_out, self._wake_in = -1, -1
@@ -477,7 +479,10 @@ class NvmlProbe:
 
     def _reading(self) -> ProbeReading:
         found = self._readings.reading(self._status)
-        return replace(found, machine=self._place.machine, notes=(*self._place.notes, *found.notes))
+        if not self._place.machine:
+            return found
+        notes = (*self._place.notes, *(note for note in found.notes if note != OTHER_PIDS))
+        return replace(found, machine=self._place.machine, notes=notes)
 
 
 _LONGEST = 60.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import Event
 from typing import NoReturn
 
 from gputui.domain.errors import RuntimeUnavailableError
@@ -25,7 +26,7 @@ class ByShell:
     def shell(self, command: str) -> Sequence[str] | None:
         return (*self.words, command)
 
-    def container(self, command: Sequence[str]) -> NoReturn:
+    def container(self, command: Sequence[str], closed: Event) -> NoReturn:
         raise RuntimeUnavailableError("it has no engine")
 
 

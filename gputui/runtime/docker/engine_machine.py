@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from gputui.domain.errors import RuntimeUnavailableError
+from gputui.domain.errors import Cause, CauseCode, RuntimeFault
+from gputui.domain.policy.availability import CDI_KIND
 from gputui.domain.settings import RuntimeSettings
 from gputui.domain.text import plain
 from gputui.runtime.docker.connection import Connection
+from gputui.runtime.docker.create import PROBE
 from gputui.runtime.docker.endpoint import Endpoint, tunnel_to
-from gputui.runtime.docker.engine import forwards_elsewhere, runs_here
+from gputui.runtime.docker.engine import EngineJson, GpuMode, forwards_elsewhere, read_facts, runs_here
+from gputui.runtime.docker.job_exec import ContainerChannel, upgraded
+from gputui.runtime.docker.pull_process import pull_by_process
+from gputui.runtime.docker.records import parse_time
 
 if TYPE_CHECKING:
-    from gputui.runtime.docker.engine import EngineJson
+    from docker import APIClient
+
+NAME = "gputui-probe-"
+_NO_ANSWER = 10.0
+"""Seconds for which a send or an unfinished record of TLS is waited for."""
+_GONE_WITHIN = 1.0
+"""Seconds for which the end of a container is waited for."""
+_UNSTARTED = 60.0
+"""Seconds for which a container may be created and not started before it counts as left behind."""
+_USERS = "/etc/passwd"
+_COMPLAINT = 500
 
 
 def is_elsewhere_maybe(endpoint: Endpoint) -> bool:
@@ -29,7 +47,6 @@ class EngineMachine:
         self._endpoint = endpoint
         self._settings = settings
         self._connection = Connection(settings)
-        self._info: EngineJson | None = None
         self.name = urlsplit(endpoint.url).hostname or "the engine"
 
     def is_here(self) -> bool:
@@ -42,8 +59,155 @@ class EngineMachine:
         self.name = plain(str(info.get("Name") or ""), 60) or self.name
         return runs_here(info, self._endpoint)
 
-    def container(self, command: Sequence[str]) -> NoReturn:
-        raise RuntimeUnavailableError(f"nothing reads the GPUs of {self.name}")
-
     def shell(self, command: str) -> Sequence[str] | None:
         return tunnel_to(self._endpoint.url).shell(command) if self._endpoint.is_ssh else None
+
+    def container(self, command: Sequence[str], closed: threading.Event) -> tuple[ContainerStream, tuple[str, ...]]:
+        version, info = self._connection.call(lambda client: (client.version(), client.info()))
+        facts = read_facts(version, info)
+        if facts.gpu_mode is GpuMode.NONE:
+            raise RuntimeFault(Cause(CauseCode.GPU_SETUP_FAILED, f"{facts.name} silently ignores requests for GPUs"))
+        with suppress(RuntimeFault):
+            self._remove_left(info)
+        image = self._settings.probe_image
+        if not self._connection.call(lambda client: _has_image(client, image)):
+            pull_by_process(image, self._settings, lambda words: None, closed)
+        last: RuntimeFault | None = None
+        for host, lacks in _hosts(facts.gpu_mode):
+            try:
+                stream = self._run({"Image": image, "Cmd": list(command), "HostConfig": host})
+            except RuntimeFault as error:  # not all engines allow all of it
+                if error.cause.code not in {CauseCode.BAD_SPEC, CauseCode.RUNTIME_ERROR}:
+                    raise
+                last = last or error
+                continue
+            notes = (f"the GPUs of {self.name} are read in a container of {image}", *lacks)
+            return stream, tuple(note.format(self.name) for note in notes)
+        assert last is not None
+        raise last
+
+    def _run(self, body: dict[str, Any]) -> ContainerStream:
+        """Create, attach and start the container; nothing of it is left if that fails."""
+        ends = {f"Attach{name}": True for name in ("Stdin", "Stdout", "Stderr")}
+        body = {**body, **ends, "OpenStdin": True, "StdinOnce": True, "Entrypoint": [], "Labels": {PROBE: "1"}}
+        name = f"{NAME}{secrets.token_hex(4)}"
+        made = str(self._connection.call(lambda client: client.create_container_from_config(body, name))["Id"])  # type: ignore[no-untyped-call]
+        try:
+            query = {"stream": "1", "stdin": "1", "stdout": "1", "stderr": "1"}
+            socket, rest = upgraded(self._connection, f"/containers/{made}/attach", query)
+            socket.settimeout(_NO_ANSWER)
+            channel = ContainerChannel(
+                socket, rest, is_tty=False, resize=lambda rows, columns: None, exit_code=lambda: None
+            )
+            try:
+                self._connection.call(lambda client: client.start(made))
+            except BaseException:
+                channel.close()
+                raise
+        except BaseException:
+            self._remove(made)
+            raise
+        return ContainerStream(channel, lambda: self._remove(made))
+
+    def _remove(self, container_id: str) -> None:
+        with suppress(RuntimeFault):  # it removes itself, and a later console what has never run
+            self._connection.call(lambda client: client.remove_container(container_id, v=True, force=True))
+
+    def _remove_left(self, info: EngineJson) -> None:
+        """Remove what a console left behind that was killed; what runs ends by itself."""
+        now = parse_time(info.get("SystemTime"))
+        listed = self._connection.call(lambda client: client.containers(all=True, filters={"label": PROBE}))
+        for each in listed:
+            age = now.timestamp() - float(each.get("Created") or 0) if now else 0.0
+            if each.get("State") in {"exited", "dead"} or (each.get("State") == "created" and age > _UNSTARTED):
+                self._remove(str(each["Id"]))
+
+
+def _has_image(client: APIClient, image: str) -> bool:
+    from docker.errors import ImageNotFound
+
+    try:
+        client.inspect_image(image)  # type: ignore[no-untyped-call]
+    except ImageNotFound:
+        return False
+    return True
+
+
+def _hosts(mode: GpuMode) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
+    """Yield HostConfig with what it lacks, in sentences: first the one that sees most."""
+    request: dict[str, Any] = {"Count": -1, "Capabilities": [["gpu", "utility"]]}
+    if mode is GpuMode.CDI:
+        request = {"Driver": "cdi", "DeviceIDs": [f"{CDI_KIND}=all"]}
+    least: dict[str, Any] = {
+        "AutoRemove": True,
+        "CapDrop": ["ALL"],
+        "DeviceRequests": [request],
+        "LogConfig": {"Type": "none"},
+        "NetworkMode": "none",
+        "ReadonlyRootfs": True,
+        "SecurityOpt": ["no-new-privileges"],
+    }
+    users = {"Mounts": [{"Type": "bind", "Source": _USERS, "Target": _USERS, "ReadOnly": True}]}
+    pids = {"PidMode": "host"}
+    nameless = "users of {0} have numbers instead of names: its engine does not let a container see their names"
+    blind = "GPU processes of {0} cannot be told apart: its engine allows no --pid=host"
+    yield {**least, **users, **pids}, ()
+    yield {**least, **pids}, (nameless,)
+    yield least, (blind,)
+
+
+class ContainerStream:
+    """Input and output of a container, which ends with them."""
+
+    def __init__(self, channel: ContainerChannel, remove: Callable[[], None]) -> None:
+        self._channel = channel
+        self._lock = threading.Lock()  # a connection with TLS serves one thread at a time
+        self._is_closed = False
+        self._complaints = b""
+        self._removal = threading.Thread(target=remove, name="gpu-probe-undertaker", daemon=True)
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        return (self._channel.fileno(),)
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_closed and not self._removal.is_alive()
+
+    def take(self) -> bytes | None:
+        data = b""
+        with self._lock:
+            while True:
+                try:
+                    pieces = self._channel.receive()
+                except OSError:
+                    return None
+                if pieces is None:
+                    return data or None
+                data += b"".join(piece for is_error, piece in pieces if not is_error)
+                errors = b"".join(piece for is_error, piece in pieces if is_error)
+                self._complaints = (self._complaints + errors)[-_COMPLAINT:]
+                if not self._channel.has_pending:
+                    return data
+
+    def send(self, data: bytes) -> None:
+        with self._lock, suppress(OSError):
+            if not self._is_closed:
+                self._channel.send(data)
+
+    def close(self) -> None:
+        """Close the stream, at which the probe ends, and remove the container."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._channel.close()
+        self._removal.start()
+
+    def kill(self) -> None:
+        self.close()
+        self._removal.join(_GONE_WITHIN)
+
+    def end_words(self) -> str:
+        lines = [line.strip() for line in self._complaints.decode(errors="replace").splitlines() if line.strip()]
+        return plain(lines[-1], 200) if lines else "the connection to its container was closed"

@@ -1,0 +1,95 @@
+"""GPUs of another machine, read in a container of its engine."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import docker
+import pytest
+from docker import APIClient
+
+from gputui.bootstrap import SystemClock
+from gputui.domain.gpu import ProbeCode
+from gputui.domain.settings import RuntimeSettings
+from gputui.gpus.remote_probe import remote_probe
+from gputui.gpus.supervisor import first_reading
+from gputui.runtime.docker.engine_machine import NAME
+from tests.gpus.machines import Elsewhere
+from tests.gpus.standin import UUID, build
+from tests.gpus.watching import FAST, Watcher, is_whole
+from tests.remote.image import multiarch, python_archive
+from tests.runtime.dockerd import IMAGE, Dockerd
+from tests.waiting import until
+
+pytestmark = [pytest.mark.docker, pytest.mark.nvml]
+WITH_GPUS = "gputui-probe-test:latest"
+
+
+@pytest.fixture(scope="module")
+def client(engine: Dockerd) -> Iterator[APIClient]:
+    """Yield a client of an engine that has an image with Python, whose NVML has two GPUs."""
+    with closing(docker.APIClient(base_url=engine.host)) as made:
+        packed = io.BytesIO(python_archive())
+        behaviour = b"count 2\ngpu 1 temperature 66\ngpu 0 process 1 1048576 C\n"
+        with tarfile.open(fileobj=packed, mode="a") as tar:
+            tar.add(build() / "libnvidia-ml.so.1", f"{multiarch()}/libnvidia-ml.so.1")
+            entry = tarfile.TarInfo("behaviour")
+            entry.size = len(behaviour)
+            tar.addfile(entry, io.BytesIO(behaviour))
+        repository, tag = WITH_GPUS.split(":")
+        changes = ["ENV NVML_STANDIN=/behaviour"]
+        made.import_image_from_data(packed.getvalue(), repository=repository, tag=tag, changes=changes)
+        yield made
+
+
+def machine(engine: Dockerd, image: str = WITH_GPUS) -> Elsewhere:
+    return Elsewhere(engine.host, RuntimeSettings(docker_host=engine.host, probe_image=image))
+
+
+def probes(client: APIClient) -> list[dict[str, Any]]:
+    return [each for each in client.containers(all=True) if each["Names"][0].startswith(f"/{NAME}")]
+
+
+def test_gpus_are_read_in_a_container_that_goes_with_the_probe(engine: Dockerd, client: APIClient) -> None:
+    watcher = Watcher(remote_probe(machine(engine), FAST, SystemClock()))
+    watcher.probe.start()
+    try:
+        reading = watcher.until(is_whole)
+        assert [gpu.uuid for gpu in reading.gpus] == [UUID.format(0), UUID.format(1)]
+        assert reading.samples[UUID.format(1)].temperature == 66
+        assert reading.machine
+        assert reading.notes[0] == f"the GPUs of {reading.machine} are read in a container of {WITH_GPUS}"
+        processes = reading.samples[UUID.format(0)].processes
+        assert processes is not None
+        assert [process.visible for process in processes] == [True]
+        (container,) = probes(client)
+        assert container["Labels"] == {"gputui.probe": "1"}
+        client.kill(container["Id"])
+        lost = watcher.until(lambda reading: reading.status.code is not ProbeCode.OK)
+        assert lost.status.code is ProbeCode.UNREACHABLE
+        assert set(lost.samples) == set(reading.samples)
+        watcher.until(lambda reading: reading.status.code is ProbeCode.OK)
+    finally:
+        watcher.probe.close()
+    until(lambda: not probes(client), "it is removed")
+
+
+def test_an_image_without_python_is_told(engine: Dockerd, client: APIClient) -> None:
+    reading = first_reading(remote_probe(machine(engine, IMAGE), FAST, SystemClock()), 30)
+    assert reading.status.code is ProbeCode.UNREACHABLE
+    assert "python3" in reading.status.text
+    until(lambda: not probes(client), "nothing is left")
+
+
+def test_what_a_killed_console_left_is_removed(engine: Dockerd, client: APIClient) -> None:
+    body = {"Image": IMAGE, "Cmd": ["true"], "Labels": {"gputui.probe": "1"}}
+    ended, theirs = (client.create_container_from_config(body, f"{NAME}{name}")["Id"] for name in ("ended", "new"))  # type: ignore[no-untyped-call]
+    client.start(ended)
+    client.wait(ended)
+    first_reading(remote_probe(machine(engine), FAST, SystemClock()), 30)
+    until(lambda: [each["Id"] for each in probes(client)] == [theirs], "only the one that may start yet is there")
+    client.remove_container(theirs)
