@@ -13,6 +13,7 @@ from enum import StrEnum
 from textwrap import shorten
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gputui.domain.access import EVERYBODY
 from gputui.domain.cluster import ENGINES, Capability, Caps
@@ -84,6 +85,7 @@ ADVICE = {
     ProbeCode.RESET_REQUIRED: "sudo nvidia-smi --gpu-reset    # with nothing running on the GPUs\nsudo reboot",
     ProbeCode.GPU_LOST: f"{_KERNEL_LOG}\nsudo reboot",
     ProbeCode.FAILED: f"nvidia-smi\n{_KERNEL_LOG}\nsudo reboot",
+    ProbeCode.UNREACHABLE: "docker info    # with the same DOCKER_HOST and docker context: the engine must answer",
 }
 _REPAIRS = {
     HealthCode.LOST: "sudo reboot    # a lost GPU comes back with the host, or not at all",
@@ -115,16 +117,31 @@ PATIENCE = 8.0
 """Seconds that the driver may take to answer, and a reading of all GPUs."""
 
 
+_HERE = ("docker info", "gputui ", "need_process_lists")
+"""Beginnings of hints that are for this machine, even if the GPUs are on another."""
+
+
 def of_probe(reading: ProbeReading, settings: SchedulerSettings = _USUAL) -> Iterator[DoctorCheck]:
-    status = reading.status
+    for check in _of_probe(reading, settings):
+        lines = check.hint.splitlines()
+        there = [line for line in lines if not line.startswith(_HERE)] if reading.machine else []
+        here = [line for line in lines if line not in there]
+        yield replace(check, hint="\n".join((*here, f"on {reading.machine}:", *there))) if there else check
+
+
+def _of_probe(reading: ProbeReading, settings: SchedulerSettings) -> Iterator[DoctorCheck]:
+    status, where = reading.status, f" on {reading.machine}" if reading.machine else ""
     if status.code is not ProbeCode.OK:
         yield fail("driver", status.text, _NO_READING, ADVICE.get(status.code, _KERNEL_LOG))
         return
     if not reading.gpus:
-        yield fail("driver", f"no GPUs, {versions(reading)}", _NO_READING, ADVICE[ProbeCode.NO_GPUS])
+        yield fail("driver", f"no GPUs{where}, {versions(reading)}", _NO_READING, ADVICE[ProbeCode.NO_GPUS])
         return
-    yield ok("driver", f"{plural(len(reading.gpus), 'GPU')}, {versions(reading)}")
+    yield ok("driver", f"{plural(len(reading.gpus), 'GPU')}{where}, {versions(reading)}")
     for note in reading.notes:
+        if reading.machine and note.startswith(f"the GPUs of {reading.machine} are read"):
+            yield ok("readings", note)
+            continue
         text, _, rest = note.partition(": ")
         for start, why, hint in _NOTES:
             if note.startswith(start):

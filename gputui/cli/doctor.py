@@ -29,7 +29,7 @@ from gputui.cli.session import Session, pass_session
 from gputui.config import Options
 from gputui.domain.container import SYSTEM, RuntimeStatus, service_at
 from gputui.domain.errors import GputuiError, NoOwnerError, StoreDamagedError, StoreError
-from gputui.domain.gpu import Gpu, ProbeCode, ProbeReading
+from gputui.domain.gpu import ProbeCode, ProbeReading
 from gputui.domain.policy.availability import present_gpus
 from gputui.domain.text import format_duration, plain, plural, user_name
 from gputui.ports import JobStore
@@ -99,8 +99,7 @@ def examine(options: Options) -> Iterator[DoctorCheck]:
         yield from checks.of_probe(found[0], options.settings.scheduler)
 
     yield from _guarded("driver", of_probe())
-    gpus = present_gpus(found[0]) if found else ()
-    yield from _guarded(options.runtime, _of_runtimes(options, gpus))
+    yield from _guarded(options.runtime, _of_runtimes(options, found[0] if found else ProbeReading()))
 
 
 def _guarded(name: str, area: Iterator[DoctorCheck]) -> Iterator[DoctorCheck]:
@@ -246,15 +245,22 @@ def _space(path: Path) -> DoctorCheck:
     return checks.of_space(space.f_bavail * space.f_frsize, space.f_favail if space.f_files else None, str(path))
 
 
-def _of_runtimes(options: Options, gpus: tuple[Gpu, ...]) -> Iterator[DoctorCheck]:
-    for runtime in adapters.make_runtimes(options, "0" * 12):
+def _of_runtimes(options: Options, reading: ProbeReading) -> Iterator[DoctorCheck]:
+    gpus, store_id = present_gpus(reading), "0" * 12
+    if bootstrap.has_queue(options):  # its own jobs are no guests
+        with suppress(StoreError), closing(bootstrap.open_store(options)) as store:
+            store_id = store.store_id
+    for runtime in adapters.make_runtimes(options, store_id):
         try:
             status = runtime.check()
+            if status.up and status.capability.foreign:
+                runtime.foreign()  # after which it knows of the jobs of other queues
+                status = runtime.status()
         finally:
             runtime.close()
         host = engine.look(status.gpus) if status.gpus else None
         service = host.service if host else service_at(status.address, os.geteuid())
-        yield from engine.of_runtime(status, bool(gpus), service)
+        yield from engine.of_runtime(status, bool(gpus) and not reading.machine, service)
         if status.gpus and (refused := engine.of_gpus(status.gpus, gpus)):
             yield refused
         elif status.gpus and options.probe.simulated is None:
@@ -318,7 +324,7 @@ def _host(options: Options) -> EngineHost:
         hint = "run gputui doctor --fix as the user who runs the engine, or as root"
         raise GputuiError("the engine's process cannot be seen from here", where=status.gpus.address, hint=hint)
     if host is None:
-        hint = "run gputui doctor --fix on that machine"
+        hint = f"on {status.gpus.elsewhere}: gputui doctor --fix, or sudo nvidia-ctk runtime configure --runtime=docker"
         raise GputuiError("the engine runs on another machine", where=status.gpus.address, hint=hint)
     if host.service.uid not in {0, os.geteuid()}:
         owner = user_name(host.service.uid, "uid ")

@@ -101,7 +101,9 @@ def of_runtime(status: RuntimeStatus, has_gpus: bool = False, service: EngineSer
         why = "No job with an image can start, and GPUs that containers use are unknown."
         yield fail(status.name, status.text.removesuffix(f" ({status.hint})"), why, hint)
         return
-    yield ok(status.name, status.text)
+    away = status.gpus.elsewhere if status.gpus else ""
+    there = f", on {away}: jobs run there, with the paths of that machine" if away else ""
+    yield ok(status.name, f"{status.text}{there}")
     for warning in status.warnings:
         text, _, hint = warning.partition("; ")
         what, _, why = text.partition(": ")

@@ -185,6 +185,24 @@ def test_a_toolkit_that_is_not_registered_gets_the_lines_and_the_restart() -> No
     assert "doctor --fix" not in written
 
 
+def test_fixes_are_for_the_machine_that_has_the_gpus() -> None:
+    there = replace(GOOD, machine="gpu1", notes=("the GPUs of gpu1 are read by its python3, over ssh",))
+    driver, way = checks.of_probe(there)
+    assert driver.text == "1 GPU on gpu1, driver 570.1"
+    assert (way.name, way.level, way.text) == ("readings", CheckLevel.OK, there.notes[0])
+    [hung] = checks.of_probe(replace(there, status=ProbeStatus(ProbeCode.WEDGED, "the driver does not answer")))
+    assert hung.hint.startswith("on gpu1:\nsudo dmesg")
+    lost = sample(health=Health(HealthCode.LOST, "lost: the driver no longer lists it"))
+    hint = list(checks.of_probe(replace(there, samples={uuid(0): lost})))[-1].hint.splitlines()
+    assert [line.partition(" -")[0].partition("    #")[0] for line in hint] == [
+        "gputui drain 0",
+        "on gpu1:",
+        "sudo reboot",
+    ]
+    [silent] = checks.of_probe(ProbeReading(ProbeStatus(ProbeCode.UNREACHABLE, "ssh: it was cut"), machine="gpu1"))
+    assert silent.hint.startswith("docker info")
+
+
 @cases("code", [code for code in ProbeCode if code is not ProbeCode.OK])
 def test_each_fault_of_the_driver_has_a_reason_and_a_fix(code: ProbeCode) -> None:
     [check] = checks.of_probe(ProbeReading(ProbeStatus(code, "it is so")))

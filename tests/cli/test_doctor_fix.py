@@ -208,7 +208,11 @@ def test_an_engine_of_another_context_is_seen(tmp_path: Path, monkeypatch: pytes
     ("path", "facts", "words"),
     [
         ("/version", {"Components": [{"Name": "Podman Engine"}]}, ("Podman has no daemon.json", "nvidia-ctk cdi")),
-        ("/info", {"KernelVersion": "0.0.1-of-another"}, ("runs on another machine", "doctor --fix on that machine")),
+        (
+            "/info",
+            {"KernelVersion": "0.0.1-of-another", "Name": "the-engine"},
+            ("runs on another machine", "on the-engine: gputui doctor --fix"),
+        ),
     ],
 )
 def test_engines_without_a_settings_file_here_are_refused(

@@ -64,7 +64,8 @@ def test_the_context_of_the_environment_needs_no_config_file(config: Path, monke
     add_context(config, "lab", "tcp://gpu1:2376")
     monkeypatch.setenv("DOCKER_CONTEXT", "lab")
     assert not (config / "config.json").exists()
-    assert find_endpoint(RuntimeSettings()).url == "tcp://gpu1:2376"
+    found = find_endpoint(RuntimeSettings())
+    assert (found.url, found.context) == ("tcp://gpu1:2376", "lab")
     monkeypatch.setenv("DOCKER_CONTEXT", "none")
     with pytest.raises(RuntimeFault, match="no docker context 'none'"):
         find_endpoint(RuntimeSettings())

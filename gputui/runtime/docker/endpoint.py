@@ -50,6 +50,12 @@ class Endpoint(Struct, frozen=True):
 
     url: str
     tls: TlsFiles | None = None
+    context: str = ""
+    """Name of the docker context that chose it; empty: none did."""
+
+    @property
+    def words(self) -> str:
+        return f"{self.url} (docker context {self.context})" if self.context else self.url
 
     @property
     def socket_path(self) -> str | None:
@@ -155,7 +161,7 @@ def _of_context(name: str) -> Endpoint:
         has_files = files.is_dir() and any(files.iterdir())
         return _files_in(files, not skips) if has_files or skips else None
 
-    return _checked(str(docker["Host"]), f"docker context {name!r}", tls)
+    return replace(_checked(str(docker["Host"]), f"docker context {name!r}", tls), context=name)
 
 
 def _read_json(path: Path) -> Mapping[str, Any]:

@@ -304,7 +304,7 @@ class DockerRuntime:
         return RuntimeStatus(
             NAME,
             up=True,
-            text=f"{facts.name} at {self._connection.where}",
+            text=f"{facts.name} at {endpoint.words if (endpoint := self._connection.endpoint) else 'its address'}",
             version=facts.version,
             warnings=(*facts.warnings, *credential_warnings(), *told),
             capability=_CAPABILITY,
