@@ -144,7 +144,10 @@ class Runtime(Protocol):
         """Return a token that changes with output, and with input if the runtime notices it."""
 
     def consumption(self, container_id: str) -> Consumption | None:
-        """Return the resources that a running one has used; None if they cannot be read. Does not ask the engine."""
+        """Return the resources that a running one has used; None if they cannot be read.
+
+        It asks nobody but the kernel, and an engine elsewhere.
+        """
 
     def remove(self, container_id: str) -> None:
         """Remove a container that is not running. Does nothing if it is gone."""

@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gputui.domain.settings import RuntimeSettings
 from gputui.domain.telemetry import Consumption
 from gputui.ports import Runtime
 from gputui.runtime import cgroups
 from gputui.runtime.cgroups import MOUNT, ConsumptionReader, Trees, files_in
+from gputui.runtime.docker.records import consumption_of
 from gputui.runtime.docker.runtime import DockerRuntime
 from tests.cases import cases
 from tests.factories import FakeClock
@@ -167,6 +169,33 @@ def test_host_jobs_are_counted_where_the_kernel_counts_above_them(tmp_path: Path
 def used(runtime: Runtime, container_id: str) -> Consumption:
     runtime.containers()
     return runtime.consumption(container_id) or Consumption()
+
+
+STATS_V2 = {
+    "cpu_stats": {"cpu_usage": {"total_usage": 2_500_000_000}},
+    "memory_stats": {"usage": 4096, "stats": {}},
+    "blkio_stats": {
+        "io_service_bytes_recursive": [
+            {"major": 8, "minor": 0, "op": "read", "value": 100},
+            {"major": 8, "minor": 16, "op": "read", "value": 11},
+            {"major": 8, "minor": 0, "op": "write", "value": 7},
+        ]
+    },
+}
+STATS_V1 = {
+    "cpu_stats": {"cpu_usage": {"total_usage": 2_500_000_000}},
+    "memory_stats": {"usage": 4096, "max_usage": 8192},
+    "blkio_stats": {"io_service_bytes_recursive": [{"op": "Read", "value": 111}, {"op": "Write", "value": 7}]},
+}
+ENDED = {"cpu_stats": {"cpu_usage": {"total_usage": 0}}, "memory_stats": {}, "blkio_stats": {}}
+
+
+@cases(
+    ("stats", "used"),
+    [(STATS_V2, replace(USED, memory_peak=None)), (STATS_V1, USED), (ENDED, Consumption()), ({}, Consumption())],
+)
+def test_an_engine_elsewhere_tells_the_consumption(stats: dict[str, object], used: Consumption) -> None:
+    assert consumption_of(stats) == used
 
 
 def burnt(runtime: Runtime, container_id: str) -> Consumption:

@@ -20,6 +20,7 @@ from gputui.domain.container import ContainerRecord, ContainerState, ForeignCont
 from gputui.domain.errors import PART_OUT_OF_MEMORY, Cause, CauseCode, RuntimeFault, cause_of_exit
 from gputui.domain.job_spec import PublishedPort
 from gputui.domain.policy.availability import CDI_KIND
+from gputui.domain.telemetry import Consumption
 from gputui.runtime.docker.connection import cause_of, cause_of_init
 from gputui.runtime.docker.create import ATTEMPT, GPUS, GUEST, JOB, PROBE, STORE, SUBMITTER, USER
 from gputui.runtime.docker.engine import EngineJson, is_podman
@@ -82,6 +83,24 @@ def container_record(inspected: EngineJson, *, cause: Cause | None = None) -> Co
         is_suspended=state["Status"] == "paused",
         notes=(PART_OUT_OF_MEMORY,) if is_over and state.get("OOMKilled") and not state["ExitCode"] else (),
         ports=tuple(ports),
+    )
+
+
+def consumption_of(stats: EngineJson) -> Consumption:
+    """Return the consumption in an answer to `/containers/ID/stats`; control groups of version 2 tell no peak there."""
+    cpu = (stats.get("cpu_stats") or {}).get("cpu_usage") or {}
+    memory = stats.get("memory_stats") or {}
+    served = (stats.get("blkio_stats") or {}).get("io_service_bytes_recursive")
+    by_operation: dict[str, int] = {}
+    for each in served or ():  # `Read` in version 1, `read` in version 2
+        name = str(each.get("op", "")).lower()
+        by_operation[name] = by_operation.get(name, 0) + int(each.get("value") or 0)
+    return Consumption(
+        cpu=cpu["total_usage"] / 1e9 if cpu.get("total_usage") else None,
+        memory=memory.get("usage"),
+        memory_peak=memory.get("max_usage"),
+        io_read=by_operation.get("read"),
+        io_written=by_operation.get("write"),
     )
 
 

@@ -38,6 +38,7 @@ from gputui.runtime.docker.connection import FIRST_PAUSE, Connection, SilentErro
 from gputui.runtime.docker.create import JOB, STORE, USER, create_request
 from gputui.runtime.docker.endpoint import tunnel_to
 from gputui.runtime.docker.engine import (
+    SUPPORTED_API,
     EngineFacts,
     EngineJson,
     GpuMode,
@@ -54,6 +55,7 @@ from gputui.runtime.docker.records import (
     ContainerCache,
     adoptable,
     by_name,
+    consumption_of,
     parse_time,
     requested_devices,
     was_cut_short,
@@ -498,11 +500,15 @@ class DockerRuntime:
             stream.close()
 
     def consumption(self, container_id: str) -> Consumption | None:
-        """Return the consumption from its control group, if the engine runs on this machine."""
+        """Return the consumption from its control group, or from the engine if that is another machine's."""
         facts, pid = self._facts, self._cache.pid_of(container_id)
-        if facts is None or pid is None or not facts.gpus.is_local:
+        if facts is None or pid is None:
             return None
-        return self._consumption.of_process(container_id, pid)
+        if facts.gpus.is_local:
+            return self._consumption.of_process(container_id, pid)
+        if facts.api and facts.api < SUPPORTED_API:  # it would take two seconds for each
+            return None
+        return consumption_of(self._call(lambda client: client.stats(container_id, stream=False, one_shot=True)))
 
     # events
 

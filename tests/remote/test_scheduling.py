@@ -1,0 +1,87 @@
+"""Jobs on the GPUs of the other machine: what they get, what is measured of them, and whose engine it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.remote import files
+from tests.remote.bed import Bed
+from tests.remote.conftest import Far, Laptop
+from tests.runtime.dockerd import IMAGE
+from tests.runtime.standin_engine import StandInEngine, this_machine
+
+pytestmark = [pytest.mark.docker, pytest.mark.ssh, pytest.mark.nvml, pytest.mark.xdist_group("remote")]
+SHELL = ("--network", "host", IMAGE, "sh", "-c")
+UNTIL_TOLD = "nvidia-smi -L; until test -e /tmp/go; do :; done"
+
+
+def until_it_waits(site: Far, job: int, words: str) -> None:
+    site.until(lambda: words in str(site.jobs()[job]["reason"]))
+
+
+def test_jobs_get_its_gpus_and_are_entered(bed: Bed, laptop: Laptop) -> None:
+    site = laptop("ssh")
+    site.serve()
+    job = site.submit("--gpus", "2", *SHELL, UNTIL_TOLD)
+    host = site.submit("--host", "--gpus", "0", "--", "true")
+    site.until_state(job, "RUNNING")
+    until_it_waits(site, host, f"this queue's jobs run on {files.FAR}: name an image")
+    assert site.run("exec", str(job), "cat", "/etc/hostname").stdout.strip() == files.FAR
+    site.run("exec", str(job), "touch", "/tmp/go")
+    attempt = site.until_state(job, "COMPLETED", "FAILED")["attempts"][-1]
+    assert attempt["exit_code"] == 0
+    told = site.run("logs", str(job)).stdout
+    assert sorted(uuid for uuid in bed.uuids if uuid in told) == sorted(attempt["gpus"])
+    assert len(attempt["gpus"]) == 2
+
+
+@pytest.mark.long
+def test_the_engine_tells_what_jobs_use(bed: Bed, laptop: Laptop) -> None:
+    site = laptop("ssh")
+    site.serve()
+    job = site.submit("--gpus", "1", *SHELL, "end=$(($(date +%s) + 4)); until test $(date +%s) -ge $end; do :; done")
+    used = site.until_state(job, "COMPLETED")["attempts"][-1]["telemetry"]
+    assert 1 < used["cpu"] < 10
+    assert used["memory_peak"] > 0
+
+
+def test_a_job_outlives_a_way_and_is_not_looked_for_on_another_engine(bed: Bed, laptop: Laptop, tmp_path: Path) -> None:
+    site, another = laptop("ssh"), StandInEngine(tmp_path / "d.sock", **this_machine(), ID="another-engine")
+    serving = site.serve()
+    job = site.submit("--gpus", "1", *SHELL, UNTIL_TOLD)
+    site.until_state(job, "RUNNING")
+    site.kill(serving)
+    site.around = bed.environ("tls") | {"DOCKER_HOST": another.url}
+    serving = site.serve()
+    waits = site.submit("--gpus", "0", IMAGE, "true")
+    until_it_waits(site, waits, "this queue's jobs are on another engine: ")
+    assert site.jobs()[job]["state"] == "RUNNING"
+    assert f"rm {site.state}/engine.json" in site.run("doctor", check=False).stdout
+    site.kill(serving)
+    another.close()
+    site.around = bed.environ("tls")
+    site.serve()
+    site.until_state(waits, "COMPLETED")
+    site.run("exec", str(job), "touch", "/tmp/go")
+    site.until_state(job, "COMPLETED")
+    record = json.loads((site.state / "engine.json").read_text())
+    assert (record["machine"], record["address"].partition("://")[0]) == (files.FAR, "tcp")
+
+
+def test_a_guest_leaves_the_gpus_to_the_queue_there(bed: Bed, laptop: Laptop) -> None:
+    """The machine's queue is told apart by its labels; one guest does not keep another from its turn."""
+    site = laptop("ssh")
+    gpus = f'"device={bed.uuids[0]}"'
+    labels = {"gputui.store": "owner0000000", "gputui.job": "1", "gputui.attempt": "1", "gputui.gpus": bed.uuids[0]}
+    words = [word for key, value in labels.items() for word in ("--label", f"{key}={value}")]
+    bed.docker(
+        "run", "--detach", "--name", "owners", "--network", "host", "--gpus", gpus, *words, *SHELL[2:], UNTIL_TOLD
+    )
+    site.serve()
+    job = site.submit("--gpus", "1", *SHELL, "true")
+    until_it_waits(site, job, f"{files.FAR} has a gputui queue of its own, which gives out its GPUs: its queue owner")
+    bed.docker("rm", "--force", "owners")
+    site.until_state(job, "COMPLETED")
