@@ -15,21 +15,25 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from gputui.api.client import ApiClient
-from gputui.api.http import NewIds, NewJobs
+from gputui.api.http import Acted, NewIds, NewJobs
 from gputui.api.wire import to_sockets
+from gputui.domain.action import ResumeGpus
 from gputui.domain.errors import GputuiError
 from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec, Submission
 from gputui.engine.leadership import current_leader
 from tests.api.serving import connect, tell
 from tests.e2e.site import Site
 from tests.e2e.terminal import Terminal
+from tests.gpus import standin
 from tests.runtime.dockerd import IMAGE, NETWORK
 from tests.runtime.sshd import Sshd
 from tests.torture.onlookers import GIB, Events, Processes
@@ -56,6 +60,9 @@ share_jobs = {SHARERS}
 RECORD = 'echo "$GPUTUI_ATTEMPT {gpus} $(cut -d" " -f1 /proc/uptime) {word}" >> {out}/runs'
 PATIENCE = 2.0
 """Seconds for which a client waits for the owner before it gives up, and asks again later with the same key."""
+
+
+Told = TypeVar("Told")
 
 
 @dataclass(frozen=True)
@@ -138,7 +145,7 @@ class BadHour:
         if found := re.search(r"^EXIT (\d+)$", self._shown(), re.MULTILINE):
             self._open_console(found[1])
         for gpu in sorted(self.sick):
-            if self.site.run("resume", str(gpu), check=False).returncode == 0:
+            if self._ask("/v1/actions", ResumeGpus((standin.uuid(gpu),)), Acted, f"resume-{time.monotonic_ns()}"):
                 self.sick.discard(gpu)
 
     def _serve(self) -> None:
@@ -203,16 +210,18 @@ class BadHour:
 
     def ask(self, key: str) -> None:
         """Send a submission, once more if it was sent before, and note its id if it is acknowledged."""
-        client = ApiClient(to_sockets([self.site.state / "api.sock"]), patience=PATIENCE)
-        try:
-            [found] = client.ask("POST", "/v1/jobs", NewJobs((self.pending[key],)), result=NewIds, key=key).ids
-        except GputuiError:
-            self.done["(submissions not acknowledged at once)"] += 1
-        else:
-            self.ids[key] = found
+        if found := self._ask("/v1/jobs", NewJobs((self.pending[key],)), NewIds, key):
+            [self.ids[key]] = found.ids
             del self.pending[key]
-        finally:
-            client.close()
+        else:
+            self.done["(submissions not acknowledged at once)"] += 1
+
+    def _ask(self, path: str, body: object, result: type[Told], key: str) -> Told | None:
+        """Return the owner's answer; None if it gives none in time, or an error."""
+        with closing(ApiClient(to_sockets([self.site.state / "api.sock"]), patience=PATIENCE)) as client:
+            with contextlib.suppress(GputuiError):
+                return client.ask("POST", path, body, result=result, key=key)
+            return None
 
     def ask_again(self) -> None:
         """Send what is not acknowledged, until one of them is refused again."""

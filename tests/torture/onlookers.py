@@ -57,7 +57,7 @@ class Processes(threading.Thread):
     def __init__(self, mark: str, gpus: standin.StandIn, driver: threading.Lock) -> None:
         """`driver` is held by who changes the behaviour of the GPUs."""
         super().__init__(daemon=True)
-        self._mark, self._gpus, self._driver = mark, gpus, driver
+        self.mark, self._gpus, self._driver = mark, gpus, driver
         self._is_over = threading.Event()
         self.last_seen: dict[str, float] = {}
         """Uptime at which each attempt was last alive."""
@@ -77,7 +77,7 @@ class Processes(threading.Thread):
 
     def _look(self) -> list[str]:
         """Return what the driver is to report: the main process of each attempt on its GPUs, with a GiB."""
-        at, found = uptime(), list(living(self._mark))
+        at, found = uptime(), list(living(self.mark))
         users: dict[str, dict[str, int]] = defaultdict(dict)
         for each in sorted(found, key=lambda seen: -seen.pid):
             self.last_seen[each.tag] = at
@@ -85,7 +85,7 @@ class Processes(threading.Thread):
                 users[gpu][each.tag] = each.pid
         for gpu, of_gpu in users.items():
             if len(of_gpu) > 1:
-                still = sorted({each.tag for each in living(self._mark, of_gpu.values())})
+                still = sorted({each.tag for each in living(self.mark, of_gpu.values())})
                 self.together.update((gpu, one, other) for n, one in enumerate(still) for other in still[n + 1 :])
         self.looks += 1
         index = {standin.uuid(number): number for number in range(8)}

@@ -33,7 +33,9 @@ from tests.needs import need
 from tests.runtime.dockerd import Dockerd
 from tests.runtime.sshd import Sshd
 from tests.torture.bad_hour import SHARERS, BadHour, Wanted
+from tests.torture.onlookers import living
 from tests.torture.test_scheduler_kills import wait_for_the_end
+from tests.waiting import until
 
 pytestmark = [pytest.mark.torture]
 
@@ -79,6 +81,10 @@ def test_nothing_is_lost_or_done_twice_while_everything_fails(hour: BadHour, tor
         hour.fault()
     hour.end()
     wait_for_the_end(hour.site)
+    until(lambda: not list(living(hour.processes.mark)), "processes of jobs are left", seconds=120)
+    until(lambda: not hour.site.engine.docker("ps", "-aq"), "containers are left", seconds=120)
+    verified = hour.site.run("state", "verify", check=False)
+    assert verified.returncode == 0, verified
     print(table(dict(sorted(hour.done.items()))), check(hour), sep="\n")
 
 
