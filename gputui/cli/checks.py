@@ -85,7 +85,8 @@ ADVICE = {
     ProbeCode.RESET_REQUIRED: "sudo nvidia-smi --gpu-reset    # with nothing running on the GPUs\nsudo reboot",
     ProbeCode.GPU_LOST: f"{_KERNEL_LOG}\nsudo reboot",
     ProbeCode.FAILED: f"nvidia-smi\n{_KERNEL_LOG}\nsudo reboot",
-    ProbeCode.UNREACHABLE: "docker info    # with the same DOCKER_HOST and docker context: the engine must answer",
+    ProbeCode.UNREACHABLE: "docker info    # with the same DOCKER_HOST and docker context: the engine must answer\n"
+    "ssh HOST python3 --version    # 3.8 or newer reads them over ssh, else a container of runtime.probe_image",
 }
 _REPAIRS = {
     HealthCode.LOST: "sudo reboot    # a lost GPU comes back with the host, or not at all",
@@ -97,6 +98,7 @@ _REPAIRS = {
     HealthCode.UNKNOWN: "nvidia-smi -q -i {index}\n" + _KERNEL_LOG,
 }
 
+_BY_SSH = "export DOCKER_HOST=ssh://HOST    # its python3, 3.8 or newer, sees them"
 _NOTES = (
     (
         "persistence mode is off",
@@ -108,6 +110,8 @@ _NOTES = (
         "Processes of other people cannot be told from those of jobs.",
         "run gputui on the host, or its container with --pid=host",
     ),
+    ("GPU processes of", "Processes of other people cannot be told from those of jobs.", _BY_SSH),
+    ("users of", "Foreign processes are shown with the number of their user.", _BY_SSH),
 )
 """Beginning of a probe's note, why it matters, and what to do."""
 
@@ -117,7 +121,7 @@ PATIENCE = 8.0
 """Seconds that the driver may take to answer, and a reading of all GPUs."""
 
 
-_HERE = ("docker info", "gputui ", "need_process_lists")
+_HERE = ("docker info", "ssh ", "export ", "gputui ", "need_process_lists")
 """Beginnings of hints that are for this machine, even if the GPUs are on another."""
 
 
@@ -145,7 +149,7 @@ def _of_probe(reading: ProbeReading, settings: SchedulerSettings) -> Iterator[Do
         text, _, rest = note.partition(": ")
         for start, why, hint in _NOTES:
             if note.startswith(start):
-                yield warn("driver", text, why, hint)
+                yield warn("driver", note if reading.machine else text, why, hint)
                 break
         else:
             if "never identified" not in note:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from gputui import bootstrap
 from gputui.bootstrap import adapters, upkeep
@@ -30,6 +30,7 @@ from gputui.config import Options
 from gputui.domain.container import SYSTEM, RuntimeStatus, service_at
 from gputui.domain.errors import GputuiError, NoOwnerError, StoreDamagedError, StoreError
 from gputui.domain.gpu import ProbeCode, ProbeReading
+from gputui.domain.job_spec import RUNTIMES
 from gputui.domain.policy.availability import present_gpus
 from gputui.domain.text import format_duration, plain, plural, user_name
 from gputui.ports import JobStore
@@ -246,7 +247,7 @@ def _space(path: Path) -> DoctorCheck:
 
 
 def _of_runtimes(options: Options, reading: ProbeReading) -> Iterator[DoctorCheck]:
-    gpus, store_id = present_gpus(reading), "0" * 12
+    gpus, store_id, away = present_gpus(reading), "0" * 12, ""
     if bootstrap.has_queue(options):  # its own jobs are no guests
         with suppress(StoreError), closing(bootstrap.open_store(options)) as store:
             store_id = store.store_id
@@ -259,9 +260,13 @@ def _of_runtimes(options: Options, reading: ProbeReading) -> Iterator[DoctorChec
         finally:
             runtime.close()
         host = engine.look(status.gpus) if status.gpus else None
-        service = host.service if host else service_at(status.address, os.geteuid())
+        away = status.gpus.elsewhere if status.gpus else away
+        if away and RUNTIMES.get(status.name):
+            words = f"no host jobs: they are processes of this machine, and this queue's jobs run on {away}"
+            status = replace(status, text=words)
+        service = host.service if host else service_at(status.address, os.geteuid(), away)
         yield from engine.of_runtime(status, bool(gpus) and not reading.machine, service)
-        if status.gpus and (refused := engine.of_gpus(status.gpus, gpus)):
+        if status.gpus and (refused := engine.of_gpus(status.gpus, gpus, reading.machine)):
             yield refused
         elif status.gpus and options.probe.simulated is None:
             yield engine.of_gpu_access(status.gpus, host, service)

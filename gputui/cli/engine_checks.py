@@ -112,9 +112,12 @@ def of_runtime(status: RuntimeStatus, has_gpus: bool = False, service: EngineSer
         yield warn(status.name, what, f"{why[:1].upper()}{why[1:]}." if why else "", hint)
 
 
-def of_gpus(engine: EngineGpus, gpus: Sequence[Gpu]) -> DoctorCheck | None:
-    """Check whether the engine can give this machine's GPUs to containers at all; None if nothing prevents it."""
-    found = engine_support(engine, gpus)
+def of_gpus(engine: EngineGpus, gpus: Sequence[Gpu], machine: str = "") -> DoctorCheck | None:
+    """Check whether the engine can give containers the GPUs that were read at all; None if nothing prevents it.
+
+    `machine` is the name of their machine if it is another.
+    """
+    found = engine_support(engine, gpus, machine)
     if found.refusal:
         return fail(_NAME, found.refusal.text, _NO_GPUS, found.refusal.hint)
     if found.together and (refusal := found.refuses(GpuRequest(1, 1))):
@@ -131,7 +134,8 @@ def of_gpu_access(gpus: EngineGpus, host: EngineHost | None, service: EngineServ
         if gpus.nvidia_path is not None:
             return ok(_NAME, "runtime nvidia is registered; the engine's own files were not looked at")
         why = f"Jobs with GPUs start only if {HOOK} is on the engine's PATH, which cannot be seen from here."
-        hint = "on the engine's machine: sudo nvidia-ctk runtime configure --runtime=docker"
+        where = gpus.elsewhere or "the engine's machine"
+        hint = f"on {where}: sudo nvidia-ctk runtime configure --runtime=docker"
         hint += f"    # --config={service.settings or 'its daemon.json'}\n{service.reload}    # ends no container"
         return warn(_NAME, "runtime nvidia is not registered with the engine", why, hint)
     if gpus.nvidia_path is None:

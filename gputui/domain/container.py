@@ -313,11 +313,13 @@ class EngineService(Struct, frozen=True):
         return f"{file} on {self.machine}" if self.machine else file
 
 
-def service_at(address: str, uid: int) -> EngineService:
+def service_at(address: str, uid: int, machine: str = "") -> EngineService:
+    """Return the service of the engine at that address; `machine` is the name of its machine if it is another."""
     url = address.removeprefix("http+")
-    if url.startswith("ssh://"):
+    if machine or url.startswith("ssh://"):
         parts = urlsplit(url)
-        host, path = parts.netloc.rpartition("@")[2], parts.path.rstrip("/")  # the path is that of the socket there
+        path = parts.path.rstrip("/") if parts.scheme == "ssh" else ""  # it is that of the socket there
+        host = machine or parts.netloc.rpartition("@")[2]
         account = int(found[1]) if (found := _OF_USER.match(path)) else uid
         there = service_at(f"unix://{path or _SYSTEM_SOCKETS[0]}", account)
         words = {name: f"on {host}: {getattr(there, name)}" for name in ("start", "restart", "reload", "status")}

@@ -190,6 +190,9 @@ def test_fixes_are_for_the_machine_that_has_the_gpus() -> None:
     driver, way = checks.of_probe(there)
     assert driver.text == "1 GPU on gpu1, driver 570.1"
     assert (way.name, way.level, way.text) == ("readings", CheckLevel.OK, there.notes[0])
+    blind = "GPU processes of gpu1 cannot be told apart: its engine allows no --pid=host"
+    warned = list(checks.of_probe(replace(there, notes=(blind,))))[1]
+    assert (warned.level, warned.text, warned.hint[:25]) == (CheckLevel.WARN, blind, "export DOCKER_HOST=ssh://")
     [hung] = checks.of_probe(replace(there, status=ProbeStatus(ProbeCode.WEDGED, "the driver does not answer")))
     assert hung.hint.startswith("on gpu1:\nsudo dmesg")
     lost = sample(health=Health(HealthCode.LOST, "lost: the driver no longer lists it"))

@@ -8,6 +8,15 @@ from tests.cases import cases
 OWN = 1000
 
 
+def test_an_engine_of_another_machine_is_that_machines_service() -> None:
+    for address in ("tcp://10.0.0.2:2376", "unix:///run/forwarded.sock", "ssh://lab"):
+        found = service_at(address, OWN, "gpu1")
+        assert (found.reload, found.place) == (
+            "on gpu1: sudo systemctl reload docker",
+            "/etc/docker/daemon.json on gpu1",
+        )
+
+
 @cases(
     ("address", "start", "reload", "place"),
     [
