@@ -234,13 +234,18 @@ def write_all(fd: int, data: bytes) -> None:
 def append_lines(path: Path, data: bytes, access: FileAccess) -> None:
     """Append complete lines durably, after cutting off a torn last line that a crash left."""
     with os_errors(path):
-        is_new = not path.exists()
         with closed_after(_open_locked(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)) as fd:
             access.apply_to_file(fd)
-            os.ftruncate(fd, whole_lines(fd))
+            cut_torn(fd, whole_lines(fd))
             append(fd, data)
-        if is_new:
-            sync_directory(path.parent)
+        sync_directory(path.parent)  # also if the file is there: who made it may have been killed before this
+
+
+def cut_torn(fd: int, length: int) -> None:
+    """Cut off what a crash left behind the last line, durably: else a power loss could mix it with the next line."""
+    if os.fstat(fd).st_size > length:
+        os.ftruncate(fd, length)
+        os.fdatasync(fd)
 
 
 def _open_locked(path: Path, flags: int) -> int:

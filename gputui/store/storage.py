@@ -30,6 +30,7 @@ from gputui.store.files import (
     StoreLock,
     append,
     closed_after,
+    cut_torn,
     is_same_file,
     open_file,
     os_errors,
@@ -434,7 +435,9 @@ class JournalStorage(Storage):
         with self.lock.held():
             if self._pending is not None:
                 return  # the current transaction is not in any file yet: the next fold includes it
-            self._checkpoint(self._catch_up())
+            state = self._catch_up()
+            self._sync_journal(state)
+            self._checkpoint(state)
 
     def check_whole(self) -> None:
         """Raise StoreDamagedError if changes are missing; then others may lock the queue, to repair it."""
@@ -484,14 +487,24 @@ class JournalStorage(Storage):
             return self.replica.state
         fd = self._writer_of(state.meta.generation)
         with os_errors(journal_path(self._path, state.meta.generation)):
-            if os.fstat(fd).st_size > state.offset:
-                os.ftruncate(fd, state.offset)  # the torn line of a writer that was killed
-        record = read_record(self.lock.fd)
-        if record is None or record.generation != state.meta.generation:
-            # without one, nobody could tell a line that power loss tears now from a damaged one
+            cut_torn(fd, state.offset)
+        record = self._sync_journal(state)
+        if record is None or record.generation != state.meta.generation or not record.length:
+            # without one on the disk, nobody could tell a line that power loss tears now from a damaged one
             self._leave_record(state, durably=True)
             sync_directory(self._path.parent)
         return state
+
+    def _sync_journal(self, state: LoadedQueue) -> WriteRecord | None:
+        """Sync lines beyond the record, which is returned: their writer may have been killed before it did.
+
+        What is built on them must not be on the disk without them.
+        """
+        record = read_record(self.lock.fd)
+        if record is None or (record.generation, record.length) != (state.meta.generation, state.offset):
+            with os_errors(self._path):
+                os.fdatasync(self._writer_of(state.meta.generation))
+        return record
 
     def _catch_up(self) -> LoadedQueue:
         with self.memory:
@@ -517,6 +530,7 @@ class JournalStorage(Storage):
                 with suppress(FileNotFoundError):  # its writer has continued meanwhile
                     if number < found[0].generation or (number > found[0].generation and not path.stat().st_size):
                         left.append(path)
+            sync_directory(self._path.parent)  # who gave the snapshot its name may have been killed before this
             for path in left:
                 with os_errors(path):
                     path.unlink(missing_ok=True)

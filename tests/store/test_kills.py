@@ -1,8 +1,7 @@
-"""Killed between any two steps on disk, and several processes at once."""
+"""Several processes at once, some of which are killed."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -23,63 +22,10 @@ from gputui.domain.snapshot import Controls
 from gputui.domain.state import JobState
 from gputui.store import TinyJobStore, files
 from tests.factories import ACTOR, NOW, job, uuid
-from tests.store.conftest import SETTINGS
 
 
 def python(*arguments: object, **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, *map(str, arguments)], stdout=subprocess.PIPE, text=True, **options)
-
-
-def acks_of(directory: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in directory.with_suffix(".acks").read_text().splitlines()]
-
-
-@pytest.mark.parametrize("begun", [True, False])
-def test_nothing_acknowledged_is_lost_by_a_kill_between_any_two_steps(directory: Path, begun: bool) -> None:
-    if begun:
-        store = TinyJobStore(directory)
-        store.submit([job()], actor=ACTOR)
-        store.close()
-    else:
-        directory.mkdir()
-    with python("-m", "tests.store.kill_at", directory) as process:
-        output, _ = process.communicate(timeout=120)
-    result = json.loads(output)
-    assert result["status"] == 0
-    assert result["children"] > 40
-    for number in range(1, result["children"] + 1):
-        check(directory.with_name(f"killed-{number}"), first=int(begun))
-
-
-def check(directory: Path, first: int) -> None:
-    """Check that acknowledged jobs are complete, the next id is new, and no file is left behind."""
-    acks = acks_of(directory)
-    where = (directory.name, acks)
-    store = TinyJobStore(directory, SETTINGS)
-    added = [ack["added"] for ack in acks if "added" in ack]
-    assert len(set(added)) == len(added), where
-    for job_id in added:
-        assert store.get(job_id).id == job_id, where
-    if 1 in store.jobs() and 2 in store.jobs():
-        both = {store.get(1).priority, store.get(2).priority}
-        assert both == {70} if {"both": 70} in acks else both in ({50}, {70}), where
-    if {"finished": 3} in acks:
-        assert store.get(3).state.is_terminal, where
-    for entry in store.recurring().values():
-        runs = [run.id for run in store.jobs().values() if run.recurring == entry.id]
-        assert runs == ([entry.last_job_id] if entry.last_job_id else []), where
-    assert {ack["recurring"] for ack in acks if "recurring" in ack} <= set(store.recurring()), where
-    listed = [*store.recurring(), *store.jobs(), *(old.id for old in store.past())]
-    assert len(set(listed)) == len(listed), where
-    [new] = store.submit([job()], actor=ACTOR)
-    assert new > max([0, *listed, *added]), where
-    assert store.damage() == (), where
-    targets = [entry.target for entry in store.audit_log()]
-    assert len(set(targets)) == len(targets), where
-    assert {f"job {job_id}" for job_id in added if job_id != first + 4} <= set(targets), where
-    store.close()
-    assert not list(directory.glob("queue.json.*.tmp")), where
-    assert len(list(directory.glob("queue.json.wal.*"))) == 1, where
 
 
 WRITER = """
