@@ -191,7 +191,7 @@ class RuntimeStatus(Struct, frozen=True):
     gpus: EngineGpus | None = None
     """GPUs that the engine offers; None for a runtime without containers, and while the engine does not answer."""
     data_root: str = ""
-    """Directory on this machine with the engine's images and containers; empty if it is not on this machine."""
+    """Directory with the engine's images and containers, on its machine; empty: unknown, or it has none."""
     hint: str = ""
     """Advice for a runtime that is not up; the text ends with it in parentheses."""
     address: str = ""

@@ -74,6 +74,16 @@ def test_host_jobs_do_not_run_beside_an_engine_elsewhere(world: World, monkeypat
     assert world.host.running() == []
 
 
+def test_disks_are_read_where_the_readings_come_from(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, far = world.docker.status, EngineGpus(machine="gpu1")
+    monkeypatch.setattr(world.docker, "status", lambda: replace(plain(), gpus=far, data_root="/srv/docker"))
+    world.tick(2)
+    assert world.probe.disks == {"state": str(world.directory)}, "the engine's path means nothing here"
+    world.probe.machine = "gpu1"
+    world.tick(2)
+    assert world.probe.disks == {"docker": "/srv/docker"}
+
+
 def test_a_lost_connection_makes_gpus_unknown(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, gpus = world.docker.status, EngineGpus(machine="gpu1")
     monkeypatch.setattr(world.docker, "status", lambda: replace(plain(), gpus=gpus))

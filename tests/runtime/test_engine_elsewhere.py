@@ -67,7 +67,7 @@ def test_its_gpus_are_asked_for_by_uuid_and_its_files_are_not_looked_at(engine: 
     assert body["HostConfig"]["DeviceRequests"][0]["DeviceIDs"] == [uuid(0)]
     assert body["Labels"]["gputui.guest"] == socket.gethostname()
     status = runtime.check()
-    assert status.data_root == ""
+    assert status.data_root == "/srv/docker"
     assert status.gpus is not None
     assert (status.gpus.is_local, status.gpus.elsewhere) == (False, "gpu1")
     with pytest.raises(RuntimeFault, match="only operators may mount them"):

@@ -265,10 +265,12 @@ class Scheduler:
         self._ticked_at = now
         with self.context.store.lock_timeout(LOCK_PATIENCE):
             self._pass(now, boot)
-        # the probe reads the disks of the state directory and of the engines' data
-        roots = (observer.latest.status.data_root for observer in self.observers.values())
+        # the probe reads the disks of the state directory and of the engines' data, as far as they are where it reads
+        is_far = bool(self.context.reading.machine)
+        present = (observer.latest.status for observer in self.observers.values())
+        roots = (each.data_root for each in present if bool(each.gpus and each.gpus.elsewhere) == is_far)
         root = next(filter(None, roots), self._watched.get(DOCKER, ""))
-        wanted = {STATE: str(self._directory)} | ({DOCKER: root} if root else {})
+        wanted = ({} if is_far else {STATE: str(self._directory)}) | ({DOCKER: root} if root else {})
         if wanted != self._watched:
             self._watched = wanted
             self._probe.watch_disks(wanted)

@@ -311,7 +311,7 @@ class DockerRuntime:
             warnings=(*facts.warnings, *credential_warnings(), *told),
             capability=_CAPABILITY,
             gpus=gpus,
-            data_root=facts.data_root if gpus.is_local else "",
+            data_root=facts.data_root,
             address=_address(self._connection),
         )
 
