@@ -32,6 +32,8 @@ BEGINS_WITHIN = 30.0
 SILENT_AFTER = 10.0
 """Seconds without a line, which comes every second also while the driver hangs, after which the connection is lost."""
 PATIENCE = 60
+PAUSES = (0.1, 1.0, 2.0, 5.0)
+"""Seconds before restarts; short, as connections have pauses of their own."""
 _PROBE = "gputui.gpus.probe"
 _OLD = "its python3 is older than 3.8"
 _STUB = (
@@ -185,39 +187,47 @@ class Elsewhere:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self.closed = Event()
-        self._without_python = ""
-        """Why ssh runs no probe there; empty: it does, or it was not tried."""
+        """Set once nobody wants readings any more."""
+        self._unfit = ""
+        """Why no probe runs over ssh; empty: one does, or it was not tried."""
 
     def __call__(self, settings: GpuSettings, skipped: Sequence[str]) -> Probing:
         try:
             if self._machine.is_here():
                 return ProbeProcess(settings, skipped)
-            return self._remote(settings, skipped)
+            words = None if self._unfit else self._machine.shell(f"exec {shlex.join(PYTHON)}")
         except GputuiError as error:
-            raise ProbeFault(ProbeCode.UNREACHABLE, f"{error}; {error.hint}" if error.hint else str(error)) from error
+            raise _unreachable(error) from error
+        code = source(settings, skipped)
+        return self._in_container(code) if words is None else self._over_ssh(words, code)
 
-    def _remote(self, settings: GpuSettings, skipped: Sequence[str]) -> Probing:
-        name, code = self._machine.name, source(settings, skipped)
-        words = None if self._without_python else self._machine.shell(f"exec {shlex.join(PYTHON)}")
-        if words is not None:
-            stream = ProcessStream(words)
+    def _over_ssh(self, words: Sequence[str], code: bytes) -> Probing:
+        stream, name = ProcessStream(words, "python3"), self._machine.name
 
-            def unfit(words: str) -> bool:
-                self._without_python = "" if stream.code == SSH_FAILED else words
-                return bool(self._without_python)
+        def unfit(words: str) -> bool:
+            self._unfit = "" if stream.code == SSH_FAILED else words
+            return bool(self._unfit)
 
-            note = f"the GPUs of {name} are read by its python3, over ssh"
-            return RemoteProcess(stream, code, Place(name, (note,)), unfit)
+        return RemoteProcess(
+            stream, code, Place(name, (f"the GPUs of {name} are read by its python3, over ssh",)), unfit
+        )
+
+    def _in_container(self, code: bytes) -> Probing:
+        before, self._unfit = self._unfit, ""  # if this fails too, both are tried again
         try:
-            inside, notes = self._machine.container(PYTHON, self.closed)
+            stream, notes = self._machine.container(PYTHON, self.closed)
         except GputuiError as error:
-            if self._without_python:
-                raise type(error)(f"{error}; and over ssh: {self._without_python}", hint=error.hint) from error
-            raise
-        return RemoteProcess(inside, code, Place(name, notes), lambda words: False)
+            raise _unreachable(error, f"; and over ssh: {before}" if before else "") from error
+        self._unfit = before
+        return RemoteProcess(stream, code, Place(self._machine.name, notes), lambda words: False)
+
+
+def _unreachable(error: GputuiError, more: str = "") -> ProbeFault:
+    return ProbeFault(ProbeCode.UNREACHABLE, f"{error}{more}")
 
 
 def remote_probe(machine: Machine, settings: GpuSettings, clock: Clock) -> NvmlProbe:
     """Return a probe of the GPUs of that machine, which may turn out to be this one."""
     spawn = Elsewhere(machine)
-    return NvmlProbe(settings, clock, spawn=spawn, place=Place(machine.name), closed=spawn.closed)
+    place = Place(machine.name)
+    return NvmlProbe(settings, clock, pauses=PAUSES, spawn=spawn, place=place, closed=spawn.closed)

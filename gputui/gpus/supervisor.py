@@ -397,6 +397,7 @@ class NvmlProbe:
                 try:
                     self._follow(self._spawn(self._settings, self._hung.skipped(time.monotonic())))
                 except AgainError:
+                    self._closed.wait(self._pauses[0])
                     continue
                 except ProbeFault as fault:
                     self._fail(fault)

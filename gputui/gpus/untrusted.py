@@ -54,7 +54,9 @@ SSH_FAILED = 255
 class ProcessStream:
     """Stream of a process such as ssh, in a session of its own. Only `end_words` waits, for half a second at most."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], program: str = "gputui") -> None:
+        """`program` is what the command runs elsewhere."""
+        self._program = program
         pipe = subprocess.PIPE
         self._lock = threading.Lock()
         self._is_closed = False
@@ -138,11 +140,11 @@ class ProcessStream:
             self._process.wait(0.5)
         code, last = self.code, self.last_line
         if code == NOT_FOUND:
-            return f"gputui is not installed there ({last or 'exit code 127'})"
+            return f"{self._program} is not installed there ({last or 'exit code 127'})"
         if code == 2 and "No such command" in last:
             return f"gputui there is too old: {last}"
         if code == SSH_FAILED:
-            return last or "ssh cannot connect"
+            return last or "the ssh connection was lost"
         return last or ("the connection was closed" if not code else f"its command ended with exit code {code}")
 
 

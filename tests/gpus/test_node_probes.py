@@ -129,7 +129,7 @@ def test_no_error_ends_the_probes_of_nodes(standin: StandIn, watch: Watch) -> No
     [
         ("echo 'debug1: x' >&2; echo 'me@gpu1: Permission denied (publickey).' >&2; exit 255", "Permission denied"),
         ("echo 'sh: 1: gputui: not found' >&2; exit 127", "gputui is not installed there"),
-        ("exit 255", "ssh cannot connect"),
+        ("exit 255", "the ssh connection was lost"),
         ("echo \"Error: No such command 'probe'.\" >&2; exit 2", "gputui there is too old"),
         ("exit 0", "the connection was closed"),
         ("echo '\x1b[31mno\x07'; exec sleep 600", "it sends"),
