@@ -224,10 +224,8 @@ class DockerRuntime:
             raise RuntimeUnavailableError(what, hint="repair it; remove it if it is damaged") from error
         if known and known.id != found.id:
             what = f"this queue's jobs are on another engine: {known.words}, not {found.words}"
-            hint = (
-                "point DOCKER_HOST or the docker context back to it, or give this engine a queue of its own: --state "
-            )
-            hint += f"DIR; if the other is gone for good, `rm {self._book.path}`: what ran there then counts as lost"
+            hint = "point DOCKER_HOST or the docker context back, or give this one a queue of its own (--state DIR); "
+            hint += f"if the other is gone for good, `rm {self._book.path}`: what ran there then counts as lost"
             raise RuntimeUnavailableError(what, hint=hint)
         self._engine = found if found != known else None
 
