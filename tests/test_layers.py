@@ -1,7 +1,8 @@
-"""The lower layers load only the standard library and msgspec, however deep the import goes."""
+"""What all sources keep to: lower layers load only the standard library and msgspec, and asserts check no input."""
 
 from __future__ import annotations
 
+import ast
 import pkgutil
 import re
 import subprocess
@@ -54,3 +55,25 @@ def test_no_class_name_has_two_meanings() -> None:
 def test_no_module_exceeds_700_lines() -> None:
     lengths = {path: path.read_text().count("\n") for path in (ROOT / "gputui").rglob("*.py")}
     assert {str(path): length for path, length in lengths.items() if length > 700} == {}
+
+
+def test_asserts_say_what_types_cannot_and_check_nothing_else() -> None:
+    """They are gone under `python -O`; ruff's S101 is off for the sake of these."""
+    found: Counter[str] = Counter()
+    for path in (ROOT / "gputui").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Assert(test=ast.Compare(ops=[ast.IsNot()], comparators=[ast.Constant(value=None)])):
+                    found["is not None"] += 1
+                case ast.Assert(test=ast.Call(func=ast.Name(id="isinstance"))):
+                    found["isinstance"] += 1
+                case ast.Assert():
+                    found[f"{path}:{node.lineno}"] += 1
+    assert found.keys() == {"is not None", "isinstance"}
+
+
+def test_every_exception_of_a_security_rule_gives_its_reason() -> None:
+    sources = [path.read_text() for name in ("gputui", "tests") for path in (ROOT / name).rglob("*.py")]
+    excepted = [line for source in sources for line in source.splitlines() if re.search(r"# noqa:.*\bS\d{3}\b", line)]
+    assert len(excepted) > 40
+    assert [line for line in excepted if not re.search(r"\bS\d{3} - \w", line)] == []

@@ -134,7 +134,7 @@ class Follower:
             self.problem, self.is_owned = problem or "it ended", is_owned
             self._tell()
             pause = min(self._longest_pause, FIRST_PAUSE * 2 ** min(failures, 8))
-            self._closed.wait(pause * random.uniform(0.8, 1.2))
+            self._closed.wait(pause * random.uniform(0.8, 1.2))  # noqa: S311 - spreads consoles, no secret
 
     def _follow(self) -> str:
         self._stream = stream = open_events(self._client, self._last_id)

@@ -166,7 +166,7 @@ def to_command(
         marks.has_begun = not callable(words)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            process: subprocess.Popen[bytes] = subprocess.Popen(
+            process: subprocess.Popen[bytes] = subprocess.Popen(  # noqa: S603 - the ssh command that `words` makes
                 list(words(marks) if callable(words) else words),
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),

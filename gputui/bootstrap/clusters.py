@@ -296,7 +296,7 @@ def become_probe(interval: timedelta) -> NoReturn:
     seconds = interval.total_seconds()
     times = (seconds, 2 * seconds, max(15.0, 2 * seconds))
     words = [sys.executable, "-P", "-m", "gputui.bootstrap.node_probe", *map(str, times), "", str(_SILENT)]
-    os.execv(sys.executable, words)
+    os.execv(sys.executable, words)  # noqa: S606 - this Python, and our own module
 
 
 def is_wanted(options: Options) -> bool:
@@ -334,7 +334,7 @@ def _shared_probes(options: Options, changed: Callable[[], object]) -> NodeProbe
     from gputui.engine.cluster.poll import Turn
     from gputui.gpus.node_probes import SharedNodeProbes, private_directory
 
-    settings, memory = options.settings.cluster, Path("/dev/shm")  # its files are lost with the machine
+    settings, memory = options.settings.cluster, Path("/dev/shm")  # noqa: S108 - made private, and lost with the machine
     if named := os.environ.get("XDG_RUNTIME_DIR"):
         base = Path(named, "gputui")
     elif memory.is_dir():

@@ -284,7 +284,7 @@ class Arrivals(threading.Thread):
         self._stopped = threading.Event()
 
     def run(self) -> None:
-        coming = coming_jobs(random.Random(7))
+        coming = coming_jobs(random.Random(7))  # noqa: S311 - the same jobs each time
         while not self._stopped.wait(self._every):
             try:
                 jobs = self._store().jobs().values()

@@ -298,7 +298,7 @@ _OF_MOUNTS = "CAP_DAC_READ_SEARCH CAP_SETGID CAP_SETUID CAP_SYS_PTRACE"
 """Capabilities without which root can neither open users' directories with their rights, nor in the engine's tree."""
 _AS_USERS = "SystemCallFilter=setgroups setfsgid setfsuid"
 """Line that lets a thread open files with a user's rights."""
-_PRIVATE = ("/tmp/", "/var/tmp/")
+_PRIVATE = ("/tmp/", "/var/tmp/")  # noqa: S108 - compared, not used
 """Beginnings of paths that PrivateTmp hides."""
 _TEMPORARY = "ReadWritePaths=/tmp /var/tmp"
 """Line in place of PrivateTmp."""

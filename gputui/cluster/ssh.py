@@ -90,7 +90,7 @@ class SshConnection:
     def _run(self, *options: str, command: Sequence[str] = ()) -> subprocess.CompletedProcess[bytes]:
         words = [*self._ssh(), "-T", *options, "--", self.host, *command]
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return subprocess.run(words, capture_output=True, timeout=_LOGIN_WITHIN + 5, check=False)
+            return subprocess.run(words, capture_output=True, timeout=_LOGIN_WITHIN + 5, check=False)  # noqa: S603 - ssh, whose host follows `--`
         return subprocess.CompletedProcess(words, _FAILED, b"", b"it does not answer")
 
     def close(self) -> None:
@@ -98,7 +98,7 @@ class SshConnection:
             return
         atexit.unregister(self.close)
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            subprocess.run([*self._ssh(), "-O", "exit", "--", self.host], capture_output=True, timeout=5, check=False)
+            subprocess.run([*self._ssh(), "-O", "exit", "--", self.host], capture_output=True, timeout=5, check=False)  # noqa: S603 - ssh, whose host follows `--`
         shutil.rmtree(self._directory, ignore_errors=True)
         self._directory = None
 
@@ -194,7 +194,7 @@ class CommandChannel:
             modes[3] &= ~termios.ECHO  # the terminal at the other end echoes
             termios.tcsetattr(theirs, termios.TCSANOW, modes)
             words = ["setsid", "--ctty", "--", *argv]
-            process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=told, env=dict(environ))
+            process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=told, env=dict(environ))  # noqa: S603 - ssh, whose host follows `--`
         finally:
             os.close(theirs)
             os.close(told)
@@ -204,7 +204,7 @@ class CommandChannel:
     def _with_pipes(self, argv: Sequence[str], environ: Mapping[str, str], has_input: bool) -> subprocess.Popen[bytes]:
         """Start it with pipes; it ends with this process, and hears no Ctrl-C of this process's terminal."""
         setpriv = shutil.which("setpriv")
-        process = subprocess.Popen(
+        process = subprocess.Popen(  # noqa: S603 - ssh, whose host follows `--`
             [*([setpriv, "--pdeathsig", "TERM", "--"] if setpriv else []), *argv],
             stdin=subprocess.PIPE if has_input else subprocess.DEVNULL,
             stdout=subprocess.PIPE,

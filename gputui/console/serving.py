@@ -129,7 +129,7 @@ def serve(
         time.sleep(ANEW_AFTER)
         keep_inherited()
         command = _stand_in(options) if stands_in else _command(options, f"{WAIT_ANEW}s", *options.serve_arguments)
-        os.execv(command[0], command)
+        os.execv(command[0], command)  # noqa: S606 - this Python, and our own module
     finally:
         store.close()
     return 0
@@ -206,7 +206,7 @@ def hand_over(options: Options) -> None:
     errors = errors_file(options.state / "serve.err")
     passed, descriptors = passed_listener(options.state)
     try:
-        subprocess.Popen(
+        subprocess.Popen(  # noqa: S603 - this Python, and our own module
             _stand_in(options, passed),
             pass_fds=descriptors,
             stdin=subprocess.DEVNULL,

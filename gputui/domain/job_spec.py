@@ -112,13 +112,16 @@ class ContainerOptions(Struct, frozen=True):
     annotation: tuple[str, ...] = ()
 
 
+EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - what Docker publishes a port on unless told otherwise
+
+
 class PublishedPort(Struct, frozen=True):
     """A port of a container, and the host port that is forwarded to it."""
 
     container_port: int
     host_port: int
     protocol: str = "tcp"
-    host_ip: str = "0.0.0.0"
+    host_ip: str = EVERY_ADDRESS
 
     def __str__(self) -> str:
         host = f"[{self.host_ip}]" if ":" in self.host_ip else self.host_ip
@@ -129,7 +132,7 @@ class PublishedPort(Struct, frozen=True):
         if self.protocol != "tcp":
             return None
         here = self.container_port if self.container_port >= 1024 else self.host_port
-        there = "localhost" if self.host_ip in {"0.0.0.0", "::", "127.0.0.1", "::1", ""} else self.host_ip
+        there = "localhost" if self.host_ip in {EVERY_ADDRESS, "::", "127.0.0.1", "::1", ""} else self.host_ip
         return f"ssh -N -L {here}:{there}:{self.host_port} {server}"
 
 

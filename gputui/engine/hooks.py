@@ -82,7 +82,7 @@ def _spawn(command: tuple[str, ...], given: bytes, seconds: float, environ: dict
         stdin.write(given)
         stdin.seek(0)  # after all is written
         try:
-            process = subprocess.Popen(
+            process = subprocess.Popen(  # noqa: S603 - the operator's settings name it
                 command,
                 stdin=stdin,
                 stdout=subprocess.DEVNULL,
@@ -358,7 +358,7 @@ def made_report(options: Sequence[str], since: datetime, until: datetime) -> Map
     for form in ("table", "json", "html"):
         command = (sys.executable, "-P", "-m", "gputui", *options, *period, "--format", form)
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=REPORT_WITHIN, check=False)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=REPORT_WITHIN, check=False)  # noqa: S603 - this Python, and our own module
         except (OSError, subprocess.TimeoutExpired) as error:
             raise GputuiError(str(error)) from error
         if done.returncode:

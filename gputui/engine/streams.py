@@ -225,7 +225,7 @@ class Streams(Struct, eq=False):
                 pipe = os.pipe2(os.O_CLOEXEC)
                 for end in pipe:
                     opened.callback(os.close, end)
-                process = subprocess.Popen(
+                process = subprocess.Popen(  # noqa: S603 - this Python, and our own module
                     [*self._command, str(decision), str(pipe[1])],
                     stdin=asked.connection.fileno(),
                     stdout=subprocess.DEVNULL,

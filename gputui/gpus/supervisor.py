@@ -178,7 +178,7 @@ class ProbeProcess:
         pipe = subprocess.PIPE
         # a session of its own: Ctrl-C and a closed terminal are handled by the supervisor
         try:
-            self._process = subprocess.Popen(
+            self._process = subprocess.Popen(  # noqa: S603 - this Python, and our own module
                 command,
                 stdin=pipe,
                 stdout=pipe,

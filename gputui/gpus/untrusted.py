@@ -60,7 +60,7 @@ class ProcessStream:
         pipe = subprocess.PIPE
         self._lock = threading.Lock()
         self._is_closed = False
-        self._process = subprocess.Popen(
+        self._process = subprocess.Popen(  # noqa: S603 - the settings name it, or ssh with its host
             command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, start_new_session=True
         )
         assert self._process.stdin is not None

@@ -109,7 +109,7 @@ def static_equal(jobs: Sequence[TraceJob], site: Site, deal: int | None = None) 
     """Divide the GPUs into equal parts, with tenants assigned alphabetically or at random, regardless of their load."""
     tenants = sorted({job.tenant for job in jobs})
     if deal is not None:
-        random.Random(deal).shuffle(tenants)
+        random.Random(deal).shuffle(tenants)  # noqa: S311 - the same deal for the same seed
     parts = min(_parts(site), len(tenants))
     sizes = [site.gpus // parts + (number < site.gpus % parts) for number in range(parts)]
     return _split(jobs, site, sizes, {tenant: number % parts for number, tenant in enumerate(tenants)})

@@ -279,7 +279,7 @@ def generate(
     jobs: int, seed: int = 0, *, tenants: int = 10, days: float = 28.0, widest: int = 16, burst_most: int = 400
 ) -> list[TraceJob]:
     """Return `jobs` jobs by submit time; the same seed gives the same jobs."""
-    rng = random.Random(seed)
+    rng = random.Random(seed)  # noqa: S311 - the same jobs for the same seed
     widths = [width for width in WIDTHS if width <= widest]
     weights = [1 / (rank + 1) for rank in range(tenants)]
     rows: list[tuple[float, int, float, int, str]] = []

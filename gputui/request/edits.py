@@ -53,7 +53,7 @@ class Editor:
 
         before = signal.signal(signal.SIGINT, nothing)
         try:
-            code = subprocess.run(words, check=False).returncode
+            code = subprocess.run(words, check=False).returncode  # noqa: S603 - the user's own editor
         except OSError as error:
             raise self.cannot_run(words, error) from error
         finally:

@@ -118,6 +118,6 @@ def test_an_error_has_a_problem_a_place_and_a_hint(where: str | None, hint: str 
     ],
 )
 def test_an_error_survives_pickling(error: GputuiError) -> None:
-    copy = pickle.loads(pickle.dumps(error))
+    copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - pickled just here
     assert type(copy) is type(error)
     assert (str(copy), copy.where, copy.hint) == (str(error), error.where, error.hint)

@@ -117,7 +117,7 @@ def _exit_code(source: str) -> int:
 
     code = 0
     try:
-        exec(source, {"__name__": "__main__"}) if source else main()
+        exec(source, {"__name__": "__main__"}) if source else main()  # noqa: S102 - the text of a document of ours
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
     except Exception:  # noqa: BLE001 - as the interpreter does

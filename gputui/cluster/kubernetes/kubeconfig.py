@@ -172,7 +172,7 @@ def _loaded(text: str, path: Path) -> Any:
     import yaml  # type: ignore[import-untyped]
 
     try:
-        return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
+        return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}  # noqa: S506 - a safe one, fast if there is one
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         words = getattr(error, "problem", None) or getattr(error, "reason", None)
@@ -452,7 +452,7 @@ class Plugin:
             raise self._away("cannot be found", hint)
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:  # a process left behind holds no pipe
             try:
-                process = subprocess.Popen(
+                process = subprocess.Popen(  # noqa: S603 - the user's kubeconfig names it, as for kubectl
                     [path, *program.args],
                     stdin=None if is_interactive else subprocess.DEVNULL,
                     stdout=out,

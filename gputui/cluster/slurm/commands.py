@@ -92,7 +92,7 @@ class SlurmCommands:
         """
         marks, pipe, nothing = CommandMarks(), subprocess.PIPE, subprocess.DEVNULL
         words = self._argv(argv, marks)
-        process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=nothing, env=self._env())
+        process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=nothing, env=self._env())  # noqa: S603 - a command of Slurm; over ssh each word is quoted
         return process, marks
 
     def channel(
@@ -131,7 +131,7 @@ class SlurmCommands:
     def _finished(self, argv: Sequence[str], name: str, stdin: str) -> Result:
         marks = CommandMarks()
         try:
-            done = subprocess.run(
+            done = subprocess.run(  # noqa: S603 - a command of Slurm; over ssh each word is quoted
                 self._argv(argv, marks),
                 input=stdin.encode(errors="surrogateescape"),
                 capture_output=True,

@@ -495,7 +495,7 @@ def main(arguments: list[str], read_group: ReadGroup | None = None) -> int:
         if UNSHARED in arguments:  # its source came by stdin
             emit({"kind": "failed", "code": "Restart", "text": ""})
             return 0
-        os.execv(sys.executable, sys.orig_argv)  # the same process and pipes with a fresh NVML
+        os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - as it was started; the same process and pipes with a fresh NVML
     except ProbeFailedError as error:
         emit({"kind": "failed", "code": error.code, "text": error.text})
         return 1

@@ -28,7 +28,7 @@ class MemoryLoader:
         """Return None: the module is an ordinary one."""
 
     def exec_module(self, module: ModuleType) -> None:
-        exec(compile(self._sources[module.__name__], f"<{module.__name__}>", "exec"), module.__dict__)
+        exec(compile(self._sources[module.__name__], f"<{module.__name__}>", "exec"), module.__dict__)  # noqa: S102 - the console's own source
 
 
 def begin(sources: dict[str, str], arguments: list[str]) -> NoReturn:

@@ -446,7 +446,7 @@ def _env(launch: Launch, facts: EngineFacts, account: Account | None) -> tuple[l
         targets += [held.target for held in launch.held]
         # home is the account's if the job has it mounted: images have none for this user
         is_mounted = any(target and Path(account.home).is_relative_to(target) for target in targets)
-        given = {"USER": account.name, "LOGNAME": account.name, "HOME": (account.home if is_mounted else "/tmp")}
+        given = {"USER": account.name, "LOGNAME": account.name, "HOME": (account.home if is_mounted else "/tmp")}  # noqa: S108 - the container's
     else:
         given = {}
     given |= DEFAULT_ENVIRONMENT

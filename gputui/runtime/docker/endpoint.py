@@ -363,7 +363,7 @@ class Tunnel:
         self._file("said").write_bytes(b"")
         with self._file("said").open("ab") as said, self._file("told").open("wb") as told:
             environ = {**os.environ, "SSH_ASKPASS_REQUIRE": "never"}
-            self._login = subprocess.Popen(
+            self._login = subprocess.Popen(  # noqa: S603 - ssh, to the user's own address
                 words, stdin=subprocess.PIPE, stdout=told, stderr=said, env=environ, start_new_session=True
             )
         self._begun_at = time.monotonic()
@@ -419,7 +419,7 @@ def _private_directory() -> Path:
 
     Directories that this user's killed processes left are removed.
     """
-    for parent in (os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"):
+    for parent in (os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"):  # noqa: S108 - mkdtemp makes a private one there
         if parent and len(parent) <= 50:
             for left in Path(parent).glob("gputui-ssh-*-*"):
                 with suppress(OSError):

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 HELPER_PATIENCE = 20.0
 """Seconds that a helper may take: one that waits for somebody to unlock a keyring never answers."""
-_TOKEN_USER = "<token>"
+_TOKEN_USER = "<token>"  # noqa: S105 - what Docker calls the user of a token
 _FIELDS = ("username", "password", "identitytoken", "registrytoken")
 _NONE_STORED = ("credentials not found", "no credentials", "credentials server url is missing")
 _LONGEST_WORDS = 200
@@ -149,7 +149,7 @@ def _ask_helper(helper: str, server: str) -> Mapping[str, str]:
         raise _UnusableError(_missing_helper(helper))
     pipe = subprocess.PIPE
     try:
-        with subprocess.Popen([program, "get"], stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        with subprocess.Popen([program, "get"], stdin=pipe, stdout=pipe, stderr=pipe) as process:  # noqa: S603 - the user's config.json names it, as for docker
             try:
                 out, err = process.communicate(server.encode(), timeout=HELPER_PATIENCE)
             except subprocess.TimeoutExpired as error:
@@ -287,7 +287,7 @@ def pull_by_process(
     # -P: keeps a json.py in the current directory from being imported instead of Python's own
     command = [sys.executable, "-P", "-m", "gputui.runtime.docker.pull_process"]
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
-    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=null, bufsize=0, start_new_session=True)
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=null, bufsize=0, start_new_session=True)  # noqa: S603 - this Python, and our own module
     assert process.stdin is not None
     try:
         with contextlib.suppress(BrokenPipeError):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from gputui.domain.container import ContainerRecord, ContainerState, ForeignContainer, Launch
 from gputui.domain.errors import PART_OUT_OF_MEMORY, Cause, CauseCode, RuntimeFault, cause_of_exit
-from gputui.domain.job_spec import PublishedPort
+from gputui.domain.job_spec import EVERY_ADDRESS, PublishedPort
 from gputui.domain.policy.availability import CDI_KIND
 from gputui.domain.telemetry import Consumption
 from gputui.runtime.docker.connection import cause_of, cause_of_init
@@ -62,13 +62,12 @@ def container_record(inspected: EngineJson, *, cause: Cause | None = None) -> Co
         else:
             cause = cause_of_exit(exit_code, oom_killed=bool(state.get("OOMKilled")))
     ports = []
-    # {"8888/tcp": [{"HostIp": "0.0.0.0", "HostPort": "49153"}]}: one port for both IP versions
+    # {"8888/tcp": [{"HostIp": "0.0.0.0", "HostPort": "49153"}]}
     for key, bindings in sorted(((inspected.get("NetworkSettings") or {}).get("Ports") or {}).items()):
         port, _, protocol = key.partition("/")
-        places = {(each.get("HostIp"), each.get("HostPort")) for each in bindings or ()}
-        for ip, host_port in sorted(places, key=str):
-            if host_port and not (ip == "::" and ("0.0.0.0", host_port) in places):
-                ports.append(PublishedPort(int(port), int(host_port), protocol or "tcp", ip or "0.0.0.0"))
+        for ip, host_port in places_of(bindings):
+            if host_port:
+                ports.append(PublishedPort(int(port), int(host_port), protocol or "tcp", ip))
     return ContainerRecord(
         id=inspected["Id"],
         job_id=job_id,
@@ -84,6 +83,12 @@ def container_record(inspected: EngineJson, *, cause: Cause | None = None) -> Co
         notes=(PART_OUT_OF_MEMORY,) if is_over and state.get("OOMKilled") and not state["ExitCode"] else (),
         ports=tuple(ports),
     )
+
+
+def places_of(bindings: Iterable[EngineJson] | None) -> list[tuple[str, str]]:
+    """Return addresses and ports of the host that a port is published on; one line for both IP versions."""
+    places = {(each.get("HostIp") or EVERY_ADDRESS, each.get("HostPort") or "") for each in bindings or ()}
+    return [(ip, port) for ip, port in sorted(places) if ip != "::" or (EVERY_ADDRESS, port) not in places]
 
 
 def consumption_of(stats: EngineJson) -> Consumption:

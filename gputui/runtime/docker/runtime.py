@@ -57,6 +57,7 @@ from gputui.runtime.docker.records import (
     by_name,
     consumption_of,
     parse_time,
+    places_of,
     requested_devices,
     was_cut_short,
 )
@@ -592,10 +593,7 @@ def detail_of(inspected: EngineJson) -> ContainerDetail:
     for port, bindings in sorted(((inspected.get("NetworkSettings") or {}).get("Ports") or {}).items()):
         if not bindings:
             ports.append(f"{port}, not published")
-        places = {(each.get("HostIp") or "0.0.0.0", each.get("HostPort")) for each in bindings or ()}
-        for ip, host_port in sorted(places, key=str):
-            if not (ip == "::" and ("0.0.0.0", host_port) in places):  # one line for both IP versions
-                ports.append(f"{port} on {ip}:{host_port}")
+        ports += [f"{port} on {ip}:{host_port}" for ip, host_port in places_of(bindings)]
     return ContainerDetail(
         id=str(inspected["Id"]),
         name=str(inspected.get("Name", "")).lstrip("/"),

@@ -328,7 +328,7 @@ class HostExecution:
         enter = [sys.executable, "-I", "-m", "gputui.runtime.process.enter", str(place), streams, request.term]
         loader = {name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"}
         try:
-            return subprocess.Popen(
+            return subprocess.Popen(  # noqa: S603 - the user's command, with the job's rights
                 [*enter, *request.command],
                 stdin=stdin,
                 stdout=stdout,

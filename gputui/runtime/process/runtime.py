@@ -488,7 +488,7 @@ class ProcessRuntime:
         loader = {name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"}
         answers, answer = os.pipe()
         try:
-            with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=answer, stderr=answer, cwd="/", env=loader):
+            with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=answer, stderr=answer, cwd="/", env=loader):  # noqa: S603 - this Python, and our own module
                 pass  # it forks away at once
         except OSError as error:
             os.close(answers)

@@ -342,11 +342,11 @@ def become(plan: Instructions, step: list[bytes]) -> None:
 def execute(command: list[bytes], env: dict[bytes, bytes]) -> None:
     """Exec as execvp(3) does, with the job's PATH; a file that is not executable is reported before a missing one."""
     if b"/" in command[0]:
-        os.execve(command[0], command, env)
+        os.execve(command[0], command, env)  # noqa: S606 - the job's command
     worst: OSError = FileNotFoundError(2, "not found")
     for folder in env.get(b"PATH", b"/usr/bin:/bin").split(b":"):
         try:
-            os.execve((folder or b".") + b"/" + command[0], command, env)
+            os.execve((folder or b".") + b"/" + command[0], command, env)  # noqa: S606 - the job's command
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:

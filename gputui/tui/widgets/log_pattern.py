@@ -121,7 +121,7 @@ class Matcher:
     def __init__(self, text: str) -> None:
         command = [sys.executable, "-P", "-m", "gputui.tui.widgets.log_pattern"]
         pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nothing, start_new_session=True)
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nothing, start_new_session=True)  # noqa: S603 - this Python, and our own module
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._into, self._from = self._process.stdin, self._process.stdout

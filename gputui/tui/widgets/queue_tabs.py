@@ -236,7 +236,7 @@ class RecurringTab(_PlainTab):
         return cell(*words[column])
 
     def empty(self) -> tuple[Cell, ...]:
-        how = f"Select a job in the queue and press {keyed('recur')}, or from any shell:"
+        how = f"Select a job in the queue and press {keyed('recur')}, or from any shell:"  # noqa: S608 - a sentence
         command = "  gputui cron add '0 3 * * *' IMAGE COMMAND..."
         return (cell(f"No recurring jobs. {how}", DIM), cell(command, BLUE))
 
