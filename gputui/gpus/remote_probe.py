@@ -105,10 +105,12 @@ class Machine(Protocol):
     def shell(self, command: str) -> Sequence[str] | None:
         """Return words that run a command of a shell there; None if there is no way to do so."""
 
-    def container(self, command: Sequence[str], closed: Event) -> tuple[Stream, tuple[str, ...]]:
+    def container(
+        self, command: Sequence[str], tell: Callable[[str], None], closed: Event
+    ) -> tuple[Stream, tuple[str, ...]]:
         """Run a command in a container that sees all GPUs; return its stream, and sentences on what it cannot see.
 
-        If `closed` is set nobody wants it any more.
+        `tell` is called with what takes long. If `closed` is set nobody wants it any more.
         """
 
 
@@ -188,6 +190,7 @@ class Elsewhere:
         self._machine = machine
         self.closed = Event()
         """Set once nobody wants readings any more."""
+        self.tell: Callable[[str], None] = lambda words: None
         self._unfit = ""
         """Why no probe runs over ssh; empty: one does, or it was not tried."""
 
@@ -215,7 +218,7 @@ class Elsewhere:
     def _in_container(self, code: bytes) -> Probing:
         before, self._unfit = self._unfit, ""  # if this fails too, both are tried again
         try:
-            stream, notes = self._machine.container(PYTHON, self.closed)
+            stream, notes = self._machine.container(PYTHON, self.tell, self.closed)
         except GputuiError as error:
             raise _unreachable(error, f"; and over ssh: {before}" if before else "") from error
         self._unfit = before
@@ -230,4 +233,6 @@ def remote_probe(machine: Machine, settings: GpuSettings, clock: Clock) -> NvmlP
     """Return a probe of the GPUs of that machine, which may turn out to be this one."""
     spawn = Elsewhere(machine)
     place = Place(machine.name)
-    return NvmlProbe(settings, clock, pauses=PAUSES, spawn=spawn, place=place, closed=spawn.closed)
+    probe = NvmlProbe(settings, clock, pauses=PAUSES, spawn=spawn, place=place, closed=spawn.closed)
+    spawn.tell = probe.announce
+    return probe

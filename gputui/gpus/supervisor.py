@@ -478,6 +478,11 @@ class NvmlProbe:
             except Exception:  # an error in one listener must not affect the others
                 log.exception("a listener of the GPU probe failed")
 
+    def announce(self, text: str) -> None:
+        """Say what the first reading waits for; from any thread."""
+        if self._status.code is ProbeCode.STARTING:
+            self._publish(ProbeCode.STARTING, text)
+
     def _reading(self) -> ProbeReading:
         found = self._readings.reading(self._status)
         if not self._place.machine:
@@ -514,7 +519,8 @@ def first_reading(probe: GpuProbe, timeout: float) -> ProbeReading:
         code = ProbeCode.SLOW if took > timeout else ProbeCode.WEDGED_AT_START
         text = describe_failure(code, f"{max(took, timeout):.3g}s")
         if reading.machine and not took:
-            code, text = ProbeCode.UNREACHABLE, f"no readings of {reading.machine} within {timeout:.3g}s"
+            text = f"no readings of {reading.machine} within {timeout:.3g}s: {reading.status.text}"
+            code = ProbeCode.UNREACHABLE
         return replace(reading, status=ProbeStatus(code, text, reading.status.since))
     finally:
         probe.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Event
 from typing import NoReturn
 
@@ -26,7 +26,7 @@ class ByShell:
     def shell(self, command: str) -> Sequence[str] | None:
         return (*self.words, command)
 
-    def container(self, command: Sequence[str], closed: Event) -> NoReturn:
+    def container(self, command: Sequence[str], tell: Callable[[str], None], closed: Event) -> NoReturn:
         raise RuntimeUnavailableError("it has no engine")
 
 

@@ -85,6 +85,19 @@ def test_an_image_without_python_is_told(engine: Dockerd, client: APIClient) -> 
     until(lambda: not probes(client), "nothing is left")
 
 
+def test_an_image_that_cannot_be_had_is_told(engine: Dockerd, client: APIClient) -> None:
+    watcher = Watcher(remote_probe(machine(engine, "localhost:1/none:latest"), FAST, SystemClock()))
+    watcher.probe.start()
+    try:
+        failed = watcher.until(lambda reading: reading.status.code is ProbeCode.UNREACHABLE)
+    finally:
+        watcher.probe.close()
+    assert "localhost:1/none" in failed.status.text
+    waiting = watcher.readings[0].status
+    assert waiting.code is ProbeCode.STARTING
+    assert waiting.text.endswith("gets the image localhost:1/none:latest, in which its GPUs are read")
+
+
 def test_what_a_killed_console_left_is_removed(engine: Dockerd, client: APIClient) -> None:
     body = {"Image": IMAGE, "Cmd": ["true"], "Labels": {"gputui.probe": "1"}}
     ended, theirs = (client.create_container_from_config(body, f"{NAME}{name}")["Id"] for name in ("ended", "new"))  # type: ignore[no-untyped-call]

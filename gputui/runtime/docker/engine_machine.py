@@ -62,7 +62,9 @@ class EngineMachine:
     def shell(self, command: str) -> Sequence[str] | None:
         return tunnel_to(self._endpoint.url).shell(command) if self._endpoint.is_ssh else None
 
-    def container(self, command: Sequence[str], closed: threading.Event) -> tuple[ContainerStream, tuple[str, ...]]:
+    def container(
+        self, command: Sequence[str], tell: Callable[[str], None], closed: threading.Event
+    ) -> tuple[ContainerStream, tuple[str, ...]]:
         version, info = self._connection.call(lambda client: (client.version(), client.info()))
         facts = read_facts(version, info)
         if facts.gpu_mode is GpuMode.NONE:
@@ -71,7 +73,9 @@ class EngineMachine:
             self._remove_left(info)
         image = self._settings.probe_image
         if not self._connection.call(lambda client: _has_image(client, image)):
-            pull_by_process(image, self._settings, lambda words: None, closed)
+            what = f"{self.name} gets the image {image}, in which its GPUs are read"
+            tell(what)
+            pull_by_process(image, self._settings, lambda words: tell(f"{what}: {words}"), closed)
         last: RuntimeFault | None = None
         for host, lacks in _hosts(facts.gpu_mode):
             try:
