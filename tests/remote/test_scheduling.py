@@ -38,6 +38,28 @@ def test_jobs_get_its_gpus_and_are_entered(bed: Bed, laptop: Laptop) -> None:
     assert len(attempt["gpus"]) == 2
 
 
+def test_processes_there_are_known_by_their_containers(bed: Bed, laptop: Laptop) -> None:
+    """A pid of that machine may be any process's here; what is no job's makes its GPU busy."""
+    site = laptop("context")
+    site.serve()
+    job = site.submit("--gpus", "1", *SHELL, UNTIL_TOLD)
+    attempt = site.until_state(job, "RUNNING")["attempts"][-1]
+    own = bed.engine.inspect_container(attempt["container_id"])["State"]["Pid"]
+    other = int(bed.on_far("sh", "-c", "sleep 300 > /dev/null 2>&1 & echo $!"))
+    held = bed.uuids.index(attempt["gpus"][0])
+    pids = {index: own if index == held else other for index in (held, (held + 1) % len(bed.uuids))}
+    bed.driver.change(*(f"gpu {index} process {pid} {2**31}" for index, pid in pids.items()))
+
+    def holders() -> dict[int, list[tuple[str, str]]]:
+        return {row["index"]: [(each["kind"], each["name"]) for each in row["holders"]] for row in site.json("gpus")}
+
+    site.until(lambda: holders()[(held + 1) % len(bed.uuids)] == [("process", "sleep 300")])
+    assert [kind for kind, _ in holders()[held]] == ["job"]
+    [mine] = [row for row in site.json("ps") if row["pid"] == own]
+    assert (mine["job_id"], mine["container_id"]) == (job, attempt["container_id"])
+    bed.on_far("kill", str(other))
+
+
 @pytest.mark.long
 def test_the_engine_tells_what_jobs_use(bed: Bed, laptop: Laptop) -> None:
     site = laptop("ssh")

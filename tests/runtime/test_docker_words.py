@@ -231,6 +231,9 @@ def test_messages_of_an_engine() -> None:
     assert (record.job_id, record.attempt, record.gpus) == (7, 2, (uuid(0),))
 
 
+NO_WAY = '(Caused by NewConnectionError("Failed to establish a new connection: [Errno 101] Network is unreachable"))'
+
+
 @cases(
     ("error", "word"),
     [
@@ -243,6 +246,7 @@ def test_messages_of_an_engine() -> None:
         (OSError("[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] certificate required"), "key.pem"),
         (TimeoutError("timed out"), "in time"),
         (OSError("x" * 999), "does not answer"),
+        (OSError(f"HTTPSConnectionPool(host='gpu1'): {NO_WAY}"), "does not answer: Network is unreachable ("),
     ],
 )
 def test_an_engine_that_does_not_answer(error: OSError, word: str) -> None:
