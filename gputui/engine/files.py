@@ -72,12 +72,18 @@ def new_file(path: Path) -> int:
     return open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Put a new file in the place of this one in one step, and leave nothing else behind; raises OSError."""
+def replace_file(path: Path, data: bytes, *, is_durable: bool = False) -> None:
+    """Put a new file in the place of this one in one step, and leave nothing else behind; raises OSError.
+
+    Without `is_durable` a power loss soon after may leave the old file, or an empty one.
+    """
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with os.fdopen(new_file(partial), "wb") as file:
             file.write(data)
+            file.flush()
+            if is_durable:
+                os.fsync(file.fileno())
         partial.replace(path)
     except OSError:
         with suppress(OSError):
@@ -135,7 +141,7 @@ class EngineFile(Struct):
 
     def write(self, record: EngineRecord) -> None:
         """Raise OSError where it cannot be written."""
-        replace_file(self.path, msgspec.json.encode(record) + b"\n")
+        replace_file(self.path, msgspec.json.encode(record) + b"\n", is_durable=True)
 
 
 ENGINE_RECORD = "engine.json"

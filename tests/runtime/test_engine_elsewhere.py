@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gputui.domain.container import EngineGpus, Launch, RuntimeStatus
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
@@ -173,6 +175,14 @@ def test_an_engine_that_changes_behind_its_address_loses_no_job(engine: StandInE
     engine.created, engine.info = kept, engine.info | {"ID": "engine-1"}
     assert runtime.check().up
     assert len(runtime.containers()) == 1
+
+
+def test_starts_side_by_side_record_the_engine_once(connect: Open, tmp_path: Path) -> None:
+    runtime = connect()
+    with ThreadPoolExecutor(8) as workers:
+        made = list(workers.map(lambda number: runtime.create(replace(launch(), job_id=number)), range(1, 25)))
+    assert len({each.id for each in made}) == 24
+    assert EngineFile(tmp_path / f"{STORE}.json").read() is not None
 
 
 def test_podman_makes_up_an_id_for_each_request(engine: StandInEngine, connect: Open, tmp_path: Path) -> None:

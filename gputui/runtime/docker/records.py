@@ -414,7 +414,9 @@ class ContainerCache(Struct, eq=False):
     def containers(self, client: APIClient) -> tuple[ContainerRecord, ...]:
         listed = client.containers(all=True, filters={"label": f"{STORE}={self._store_id}"})
         present, found = {summary["Id"] for summary in listed}, []
-        if self._records.keys() - present:  # somebody removed one, or the address leads to another engine now
+        with self._lock:
+            gone = self._records.keys() - present
+        if gone:  # somebody removed one, or the address leads to another engine now
             self._check_engine(client)
         for summary in reversed(listed):
             with self._lock:

@@ -236,14 +236,15 @@ class DockerRuntime:
 
     def _record_engine(self) -> None:
         """Write the engine into the book before it has, or because it has, a container of the queue."""
-        if self._book is None or self._engine is None:
-            return
-        try:
-            self._book.write(self._engine)
-        except OSError as error:
-            what = f"{self._book.path} cannot be written: {error.strerror}"
-            raise RuntimeUnavailableError(what, hint="see `gputui doctor`") from error
-        self._engine = None
+        with self._status_lock:  # starts come side by side
+            if self._book is None or self._engine is None:
+                return
+            try:
+                self._book.write(self._engine)
+            except OSError as error:
+                what = f"{self._book.path} cannot be written: {error.strerror}"
+                raise RuntimeUnavailableError(what, hint="see `gputui doctor`") from error
+            self._engine = None
 
     def _record_failure(self, error: RuntimeFault) -> RuntimeStatus:
         self._facts = None
