@@ -194,6 +194,8 @@ class RuntimeStatus(Struct, frozen=True):
     """Directory with the engine's images and containers, on its machine; empty: unknown, or it has none."""
     hint: str = ""
     """Advice for a runtime that is not up; the text ends with it in parentheses."""
+    short: str = ""
+    """The text in a few words, if it answers and is not up all the same."""
     address: str = ""
     """URL of the engine; empty without one, and where it is not known."""
 

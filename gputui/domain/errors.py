@@ -298,6 +298,10 @@ class RuntimeUnavailableError(RuntimeFault):
         self.args = (text,)
 
 
+class OtherEngineError(RuntimeUnavailableError):
+    """The engine answers, and is not the one that has the queue's containers."""
+
+
 class RuntimeAccessError(RuntimeUnavailableError):
     """This user may not speak to the engine."""
 

@@ -136,7 +136,7 @@ def test_the_engine_of_the_first_container_is_the_queues(connect: Open, second: 
         with pytest.raises(RuntimeUnavailableError, match="this queue's jobs are on another engine: engine-1 of gpu1"):
             ask()
     status = moved.check()
-    assert not status.up
+    assert (status.up, status.short) == (False, "another engine")
     assert f"`rm {book.path}`" in status.hint
     assert not second.created
     book.path.unlink()
@@ -171,6 +171,7 @@ def test_an_engine_that_changes_behind_its_address_loses_no_job(engine: StandInE
     for _ in range(2):
         with pytest.raises(RuntimeUnavailableError, match="on another engine"):
             runtime.containers()
+        assert runtime.status().short == "another engine"
         assert not runtime.check().up
     engine.created, engine.info = kept, engine.info | {"ID": "engine-1"}
     assert runtime.check().up

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from gputui.domain.conditions import conditions
+from gputui.domain.container import RuntimeStatus
 from gputui.domain.errors import NotFoundError
 from gputui.domain.gpu import GpuState, index_of
 from gputui.domain.gpu_history import STEP, Step, TakenStep
@@ -89,6 +90,13 @@ def test_an_engine_that_is_down_is_named_once() -> None:
     told = [condition.text for condition in conditions(days.docker_hung(), NOW) if condition.kind == "docker down"]
     assert told == [f"Docker at {days.SOCKET} did not answer in time (`systemctl status docker`)"]
     assert conditions(sample.no_docker(), NOW)[0].text.startswith("docker does not answer: cannot connect")
+
+
+def test_an_engine_that_is_not_the_queues_is_not_called_silent() -> None:
+    words = "this queue's jobs are on another engine: ab of gpu1 (ssh://gpu1), not cd of gpu2 (ssh://gpu2)"
+    found = RuntimeStatus("docker", up=False, text=words, short="another engine")
+    told = {each.short: each.text for each in conditions(sample.with_node(runtimes=(found,)), NOW)}
+    assert told["another engine"] == words
 
 
 def test_a_small_read_only_screen_shows_the_number_of_free_gpus() -> None:

@@ -26,7 +26,14 @@ from gputui.domain.container import (
     RuntimeFeatures,
     RuntimeStatus,
 )
-from gputui.domain.errors import Cause, CauseCode, NotFoundError, RuntimeFault, RuntimeUnavailableError
+from gputui.domain.errors import (
+    Cause,
+    CauseCode,
+    NotFoundError,
+    OtherEngineError,
+    RuntimeFault,
+    RuntimeUnavailableError,
+)
 from gputui.domain.gpu_processes import ContainerDetail
 from gputui.domain.kept_data import EngineRecord
 from gputui.domain.policy.availability import engine_refusal
@@ -227,7 +234,7 @@ class DockerRuntime:
             what = f"this queue's jobs are on another engine: {known.words}, not {found.words}"
             hint = "point DOCKER_HOST or the docker context back, or give this one a queue of its own (--state DIR); "
             hint += f"if the other is gone for good, `rm {self._book.path}`: what ran there then counts as lost"
-            raise RuntimeUnavailableError(what, hint=hint)
+            raise OtherEngineError(what, hint=hint)
         self._engine = found if found != known else None
 
     def _check_engine(self, client: APIClient) -> None:
@@ -256,6 +263,7 @@ class DockerRuntime:
                 hint=error.hint or "",
                 capability=_CAPABILITY,
                 address=_address(self._connection),
+                short="another engine" if isinstance(error, OtherEngineError) else "",
             )
         )
 
