@@ -54,6 +54,7 @@ class Bed:
         self.at_home.write(gpus=1)
         self._machines: list[Machine] = []
         self.sshd: Sshd | None = None
+        self._has_sshd = True
         self._engine: docker.APIClient | None = None
 
     def start(self) -> Bed:
@@ -91,7 +92,13 @@ class Bed:
         paths = [f"--data-root={here}/docker", "--exec-root=/run/docker", "--pidfile=/run/dockerd.pid"]
         hosts = ["unix:///var/run/docker.sock", f"unix://{here}/docker.sock", f"tcp://0.0.0.0:{files.TLS_PORT}"]
         keys = [f"--tlscacert={tls}/ca.pem", f"--tlscert={tls}/server.pem", f"--tlskey={tls}/server-key.pem"]
-        rest = ["--group=root", "--log-level=warn", "--iptables=false", "--ip6tables=false"]
+        rest = [
+            "--add-runtime=nvidia=runc",
+            "--group=root",
+            "--log-level=warn",
+            "--iptables=false",
+            "--ip6tables=false",
+        ]
         group = f"--cgroup-parent=/{self.directory.name}"
         return [*paths, *(f"--host={host}" for host in hosts), "--tlsverify", *keys, *rest, group]
 
@@ -163,9 +170,26 @@ class Bed:
         assert not done.returncode, f"{words}: {done.stderr}"
         return done.stdout
 
+    @property
+    def out(self) -> Path:
+        """Directory that is /srv on the machine with the GPUs; the laptop lacks it there."""
+        return self.directory / files.FAR / "srv"
+
+    def containers(self) -> list[str]:
+        """Return the names of all containers, ended ones too."""
+        return sorted(each["Names"][0].removeprefix("/") for each in self.engine.containers(all=True))
+
+    def probe_containers(self) -> list[str]:
+        """Return the names of the containers in which gputui reads the GPUs."""
+        return [name for name in self.containers() if name.startswith("gputui-probe-")]
+
+    def start_on_far(self, *words: str) -> int:
+        """Start a process of somebody who is logged in on the machine; return its pid there."""
+        return int(self.on_far("sh", "-c", '"$@" >/dev/null 2>&1 & echo $!', "sh", *words))
+
     def processes(self) -> list[str]:
         """Return the command lines of all processes of the machine but those of the looking command."""
-        return [line for line in self.on_far(*_PS).splitlines() if line != " ".join(_PS)]
+        return sorted(line for line in self.on_far(*_PS).splitlines() if line != " ".join(_PS))
 
     def written(self) -> list[str]:
         """Return the files on the machine's own disk, where programs write unasked."""
@@ -179,12 +203,22 @@ class Bed:
         assert self.sshd is not None
         return self.sshd.directory / "home"
 
+    def stop_sshd(self) -> None:
+        """End sshd and all connections."""
+        assert self.sshd is not None
+        self.sshd.stop()
+        self._has_sshd = False
+
+    def reach(self) -> None:
+        """Plug in the cable and start sshd, if they are not."""
+        self.laptop.run("ip", "link", "set", "far", "up")
+        if not self._has_sshd and self.sshd is not None:
+            self.sshd.start()
+        self._has_sshd = True
+
     def pull_cable(self) -> None:
         """Let every packet between the machines vanish; connections stay open and silent."""
         self.laptop.run("ip", "link", "set", "far", "down")
-
-    def plug_cable(self) -> None:
-        self.laptop.run("ip", "link", "set", "far", "up")
 
     def _ip(self, machine: Machine, lines: str) -> None:
         machine.run("sh", "-c", f"ip -batch - <<'END'\n{lines}\nEND")

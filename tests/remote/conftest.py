@@ -12,6 +12,7 @@ from tests.e2e.commands import Commands
 from tests.e2e.site import SiteOf
 from tests.needs import need
 from tests.remote.bed import Bed
+from tests.remote.image import PYTHON_IMAGE
 
 Far: TypeAlias = SiteOf[Bed]
 Laptop: TypeAlias = Callable[[str], Far]
@@ -33,7 +34,7 @@ def bed(_bed: Bed) -> Iterator[Bed]:
     """Yield the machines, with idle GPUs and no containers."""
     _bed.idle()
     yield _bed
-    _bed.plug_cable()
+    _bed.reach()
 
 
 @pytest.fixture(scope="session")
@@ -50,6 +51,7 @@ def laptop(bed: Bed, _commands: Commands, tmp_path: Path) -> Iterator[Laptop]:
     def make(way: str) -> Far:
         place = tmp_path / f"{way}-{len(made)}"
         place.mkdir()
+        (place / "config.toml").write_text(f'[runtime]\nprobe_image = "{PYTHON_IMAGE}"\n')
         made.append(Far(place, bed, bed.driver, around=bed.environ(way), into=bed.into_laptop, commands=_commands))
         return made[-1]
 

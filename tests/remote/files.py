@@ -42,6 +42,7 @@ mkdir -p {bed}
 mount --move /run/bed {bed}
 rmdir /run/bed
 mount --bind {bed}/{far}/boot_id /proc/sys/kernel/random/boot_id
+mount --bind {bed}/{far}/srv /srv
 mkdir -p {driver} /run/sshd
 mount --bind {bed}/{far}/driver {driver}
 mount -t overlay driver -o lowerdir={bed}/{far}/lib:/{libraries} /{libraries}

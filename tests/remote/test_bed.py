@@ -32,7 +32,6 @@ def test_a_container_of_each_way_has_gpus_of_the_other_machine(bed: Bed, way: st
     gpus = f'"device={bed.uuids[3]},{bed.uuids[1]}"'
     told = bed.docker("run", "--rm", "--network", "host", "--gpus", gpus, IMAGE, "nvidia-smi", "-L", way=way)
     assert told.split("UUID: ")[1:] == [f"{bed.uuids[3]})\nGPU 1: NVIDIA H200 (", f"{bed.uuids[1]})"]
-    assert bed.docker("info", "--format", "{{.Name}}", way=way) == files.FAR
 
 
 def test_who_logs_in_has_the_gpus_of_the_other_machine_and_no_gputui(bed: Bed) -> None:
@@ -51,6 +50,7 @@ def test_a_container_has_the_driver_if_it_asks_for_it(bed: Bed, capability: str,
     assert bed.docker("run", *words, check=False) == (bed.uuids[1] if reads else "")
 
 
+@pytest.mark.long
 @cases("way", WAYS)
 def test_a_job_without_gpus_runs_there(laptop: Laptop, way: str) -> None:
     site = laptop(way)
@@ -60,6 +60,7 @@ def test_a_job_without_gpus_runs_there(laptop: Laptop, way: str) -> None:
     assert site.run("logs", str(job)).stdout.strip() == files.FAR
 
 
+@pytest.mark.long
 def test_nothing_is_left_of_the_machines() -> None:
     bed = Bed(gpus=1)
     bed.start()
