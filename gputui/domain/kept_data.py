@@ -34,14 +34,15 @@ class EngineRecord(Struct, frozen=True):
     """The engine that has a queue's containers."""
 
     id: str
-    """Id that it keeps, as `docker info` tells it."""
+    """Id that it keeps, as `docker info` tells it; of Podman, its storage."""
     machine: str = ""
     address: str = ""
     """Name of its machine, and its address, when a container was last made there."""
 
     @property
     def words(self) -> str:
-        return f"{self.id[:12]} of {self.machine or 'an unknown machine'} ({self.address})"
+        ident = self.id if " " in self.id else self.id[:12] or "one without an id"
+        return f"{ident} of {self.machine or 'an unknown machine'} ({self.address})"
 
 
 class KeepLimits(Struct, frozen=True):

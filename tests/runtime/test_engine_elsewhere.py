@@ -186,10 +186,27 @@ def test_starts_side_by_side_record_the_engine_once(connect: Open, tmp_path: Pat
     assert EngineFile(tmp_path / f"{STORE}.json").read() is not None
 
 
-def test_podman_makes_up_an_id_for_each_request(engine: StandInEngine, connect: Open, tmp_path: Path) -> None:
-    engine.info |= {"BuildahVersion": "1.28.2"}
+def test_podman_is_known_by_its_storage(engine: StandInEngine, connect: Open) -> None:
+    """It makes up an id for each request."""
+    podman = {"BuildahVersion": "1.28.2", "DockerRootDir": "/var/lib/containers/storage"}
+    engine.info |= podman
+    connect().create(launch())
+    engine.info |= {"ID": "made up"}
+    assert connect().check().up
+    engine.info |= {"DockerRootDir": "/home/ann/.local/share/containers/storage"}
+    words = "on another engine: podman gpu1:/var/lib/containers/storage of gpu1 "
+    assert words in connect().check().text
+
+
+def test_an_engine_without_an_id_is_not_recorded(engine: StandInEngine, connect: Open, tmp_path: Path) -> None:
+    kept = engine.info
+    engine.info = {key: value for key, value in kept.items() if key != "ID"}
     connect().create(launch())
     assert EngineFile(tmp_path / f"{STORE}.json").read() is None
+    engine.info = kept
+    connect().create(launch())
+    del engine.info["ID"]
+    assert "not one without an id of gpu1" in connect().check().text
 
 
 def test_a_record_that_cannot_be_read_or_written_stops_starts(connect: Open, tmp_path: Path) -> None:

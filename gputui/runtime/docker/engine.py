@@ -107,9 +107,10 @@ def read_facts(version: EngineJson, info: EngineJson) -> EngineFacts:
 
 
 def engine_of(info: EngineJson, address: str) -> EngineRecord:
-    """Return what tells this engine from others; its id is empty for Podman, which makes one up for each request."""
-    ident = "" if "BuildahVersion" in info else str(info.get("ID") or "")
-    return EngineRecord(ident, str(info.get("Name") or ""), address)
+    """Return what tells this engine from others. Podman makes up an id for each request, so its storage counts."""
+    machine = str(info.get("Name") or "")
+    storage = f"podman {machine}:{info.get('DockerRootDir')}"
+    return EngineRecord(storage if "BuildahVersion" in info else str(info.get("ID") or ""), machine, address)
 
 
 def is_podman(version: EngineJson) -> bool:

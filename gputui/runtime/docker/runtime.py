@@ -222,9 +222,9 @@ class DockerRuntime:
 
     def _admit(self, info: EngineJson, address: str) -> None:
         """Raise RuntimeUnavailableError unless the engine is the one that has the queue's containers."""
-        found = engine_of(info, address)
-        if self._book is None or not found.id:  # an engine without an id cannot be told from others
+        if self._book is None:
             return
+        found = engine_of(info, address)
         try:
             known = self._book.read()
         except OSError as error:
@@ -235,7 +235,7 @@ class DockerRuntime:
             hint = "point DOCKER_HOST or the docker context back, or give this one a queue of its own (--state DIR); "
             hint += f"if the other is gone for good, `rm {self._book.path}`: what ran there then counts as lost"
             raise OtherEngineError(what, hint=hint)
-        self._engine = found if found != known else None
+        self._engine = found if found.id and found != known else None
 
     def _check_engine(self, client: APIClient) -> None:
         self._connection.forget()  # its other clients are of the same engine
