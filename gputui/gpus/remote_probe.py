@@ -143,16 +143,6 @@ class RemoteProcess:
     def lines(self, wake: int, seconds: float) -> Iterator[Facts | Sweep]:
         until, is_heard = time.monotonic() + max(0.0, seconds), False
         while not is_heard:
-            now, has_begun = time.monotonic(), self._lines.has_begun
-            if has_begun and now >= until:
-                return
-            patience = SILENT_AFTER if has_begun else BEGINS_WITHIN
-            if (left := self._heard_at + patience - now) <= 0:
-                raise self._fault(f"no answer within {patience:.0f} s")
-            soon = min(left, until - now) if has_begun else left
-            ready, _, _ = select.select([*self._stream.ends, wake], [], [], soon)
-            if wake in ready:
-                return
             now = time.monotonic()
             if now - self._told_at > ALIVE_EVERY:
                 self._told_at = now
@@ -166,6 +156,19 @@ class RemoteProcess:
                 else:
                     is_heard = True
                     yield line
+            if not data and self._is_over(wake, until):
+                return
+
+    def _is_over(self, wake: int, until: float) -> bool:
+        """Wait for output; return whether it was long enough, or for `wake`. What connects has a time of its own."""
+        now, has_begun = time.monotonic(), self._lines.has_begun
+        patience = SILENT_AFTER if has_begun else BEGINS_WITHIN
+        if (left := self._heard_at + patience - now) <= 0:
+            raise self._fault(f"no answer within {patience:.0f} s")
+        if has_begun and now >= until:
+            return True
+        ready, _, _ = select.select([*self._stream.ends, wake], [], [], min(left, until - now) if has_begun else left)
+        return wake in ready
 
     def _fault(self, words: str) -> Exception:
         if not self._lines.has_begun and self._unfit(words):

@@ -41,6 +41,7 @@ from gputui.gpus.readings import (
     Sweep,
     describe_failure,
 )
+from gputui.gpus.untrusted import INVENTED, MOST_GPUS
 from gputui.ports import Clock, GpuProbe
 from gputui.threads import Watcher, fault_words
 
@@ -449,6 +450,10 @@ class NvmlProbe:
 
     def _ingest(self, line: Facts | Sweep, child: Probing) -> None:
         self._readings.ingest(line, self._clock.now())
+        if self._place.machine and len(self._readings.gpus) > MOST_GPUS:  # lost ones are kept; these are invented
+            resumed, self._readings = self._readings.resumed, ReadingAssembler()
+            self._readings.resumed = resumed
+            raise ProbeFault(ProbeCode.UNREACHABLE, INVENTED)
         if isinstance(line, Sweep) and line.samples:
             self._publish(ProbeCode.OK)
             return

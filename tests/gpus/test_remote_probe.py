@@ -9,10 +9,11 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -32,6 +33,7 @@ from tests.gpus.machines import ByShell, Elsewhere
 from tests.gpus.standin import StandIn, uuid
 from tests.gpus.watching import FAST, Watcher, is_whole
 from tests.runtime.sshd import Sshd
+from tests.runtime.standin_engine import Handler, StandInEngine, frame
 from tests.waiting import until
 
 Start = Callable[..., Watcher]
@@ -135,6 +137,62 @@ def test_what_the_machine_sends_is_bounded() -> None:
     assert sweep.host is not None
     assert (sweep.host.cpu, sweep.host.cores, sweep.host.memory_total) == (None, 4, None)
     assert sweep.host.disks == (DiskUse("/", ("docker",), 0, 0),)
+
+
+class Blind(StandInEngine):
+    """Engine that remaps users, so that no container sees the host's processes, and whose containers write `lines`."""
+
+    lines: tuple[bytes, ...] = ()
+
+    def answer(self, handler: Handler, path: str, query: dict[str, str], body: dict[str, Any]) -> None:
+        if path.endswith("/attach"):
+            handler.send_response(101)
+            handler.end_headers()
+            for line in self.lines:
+                handler.wfile.write(frame(line))
+            self.stopped.wait()
+        elif (body.get("HostConfig") or {}).get("PidMode") == "host":
+            handler.reply({"message": "cannot share the host's PID namespace when user namespaces are enabled"}, 400)
+        else:
+            super().answer(handler, path, query, body)
+
+
+@pytest.fixture
+def blind(tmp_path: Path) -> Iterator[Blind]:
+    made = Blind(tmp_path / "d.sock", Name="gpu1")
+    yield made
+    made.close()
+
+
+def lines_of(*sent: Mapping[str, object]) -> tuple[bytes, ...]:
+    return tuple(json.dumps(each).encode() + b"\n" for each in sent)
+
+
+def test_an_engine_that_shares_no_pids_is_used_without_and_that_is_told(blind: Blind, start: Start) -> None:
+    processes = [{"pid": 7, "visible": False}]
+    sample = {"uuid": uuid(0), "processes": processes}
+    blind.lines = lines_of(
+        {"kind": "calls", "done": 1, "call": ""},
+        {"kind": "facts", "gpus": [{"index": 0, "uuid": uuid(0)}]},
+        {"kind": "sweep", "samples": [sample], "lists": True, "hosts_pids": False},
+    )
+    reading = start(Elsewhere(blind.url)).until(lambda reading: reading.status.code is ProbeCode.OK)
+    assert reading.notes == (
+        "the GPUs of gpu1 are read in a container of python:3-slim",
+        "GPU processes of gpu1 cannot be told apart: its engine allows no --pid=host",
+    )
+    (body,) = blind.created.values()
+    assert body["HostConfig"]["NetworkMode"] == "none"
+    assert body["HostConfig"]["CapDrop"] == ["ALL"]
+    assert body["HostConfig"]["DeviceRequests"] == [{"Count": -1, "Capabilities": [["gpu", "utility"]]}]
+
+
+def test_a_machine_that_invents_gpus_is_not_listened_to(blind: Blind, start: Start) -> None:
+    listed = ([{"index": index, "uuid": uuid(100 * part + index)} for index in range(100)] for part in range(3))
+    blind.lines = lines_of({"kind": "calls"}, *({"kind": "facts", "gpus": gpus} for gpus in listed))
+    reading = start(Elsewhere(blind.url)).until(lambda reading: reading.status.code is ProbeCode.UNREACHABLE)
+    assert reading.status.text == "no readings of gpu1: its GPUs change all the time"
+    assert reading.gpus == ()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import select
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -181,18 +182,17 @@ class ContainerStream:
     def take(self) -> bytes | None:
         data = b""
         with self._lock:
-            while True:
+            while self._channel.has_pending or select.select(self.ends, [], [], 0)[0]:
                 try:
                     pieces = self._channel.receive()
                 except OSError:
-                    return None
+                    pieces = None
                 if pieces is None:
                     return data or None
                 data += b"".join(piece for is_error, piece in pieces if not is_error)
                 errors = b"".join(piece for is_error, piece in pieces if is_error)
                 self._complaints = (self._complaints + errors)[-_COMPLAINT:]
-                if not self._channel.has_pending:
-                    return data
+        return data
 
     def send(self, data: bytes) -> None:
         with self._lock, suppress(OSError):
