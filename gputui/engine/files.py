@@ -115,6 +115,7 @@ def folder_in(state: Path, place: str) -> Iterator[Path]:
 def _below(at: int, name: str) -> int:
     with suppress(FileExistsError):
         os.mkdir(name, 0o700, dir_fd=at)
+        os.fsync(at)
     link = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
     try:
         status = os.fstat(link)

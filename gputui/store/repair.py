@@ -254,10 +254,9 @@ class Repair:
             known = [rescue.meta.generation for path in rescues if (rescue := read_rescue(path))]
             record = read_record(lock_path(self._path))
             generation = max(next_generation(self._path, 0), record.generation if record else 0, *known) + 1
-            self._write(pieces, generation, now, lock)
+            AuditFiles(self._path.parent, self._access).append(pieces.audit)  # which are in the old journal only
             entry = AuditEntry(now, actor.uid, actor.user, "repair", "the queue", pieces.problem, expected.summary)
-            keyed: list[KeyedEntry] = [*pieces.audit, ((generation, -1, 0), encode(entry))]
-            AuditFiles(self._path.parent, self._access).append(keyed)
+            self._write(pieces, generation, entry, lock)
             report = "\n".join([f"{now:%Y-%m-%d %H:%M:%S} UTC, by {actor.user}", *expected.lines, ""])
             with os_errors(aside):
                 (aside / "report.txt").write_text(report, encoding="utf-8")
@@ -387,18 +386,20 @@ class Repair:
             sync_directory(aside)
         return aside
 
-    def _write(self, pieces: Pieces, generation: int, now: datetime, lock: StoreLock) -> None:
+    def _write(self, pieces: Pieces, generation: int, entry: AuditEntry, lock: StoreLock) -> None:
+        """Write the recovered queue, with the entry about it in its journal."""
         tables = {JOBS: {}, **pieces.tables}
         for job_id in pieces.settled:
             tables[JOBS].pop(str(job_id))
         for job_id in pieces.doubtful:
             tables[JOBS][str(job_id)] = {**tables[JOBS][str(job_id)], "held": True}
         if not pieces.is_complete:
-            reason = f"the queue was repaired on {now:%Y-%m-%d %H:%M} UTC: check it, then run gputui unpause"
+            reason = f"the queue was repaired on {entry.at:%Y-%m-%d %H:%M} UTC: check it, then run gputui unpause"
             pause = {"paused": True, "pause_reason": reason, "paused_by": "gputui state repair", "paused_at": None}
             tables[CONTROLS] = {"1": {**tables.get(CONTROLS, {}).get("1", {}), **pause}}
         meta = Meta(generation, pieces.next_id, pieces.store_id or new_store_id())
-        begin_queue(self._path, meta, tables, self._access, lock.fd)
+        line = JournalEntry(audit=[encode(entry)], next_id=pieces.next_id)
+        begin_queue(self._path, meta, tables, self._access, lock.fd, line)
 
 
 def repair_of(directory: Path, migrating: Callable[[int], object] = lambda _: None) -> Repair:

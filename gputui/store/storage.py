@@ -587,9 +587,18 @@ class JournalStorage(Storage):
         self._rescue = write_rescue(self._path, state, self._access)
 
 
-def begin_queue(snapshot: Path, meta: Meta, tables: Tables, access: FileAccess, lock: int) -> None:
-    """Write snapshot, empty journal and record of a queue, durably; `lock` is the descriptor of the lock, held."""
-    _make_journal(journal_path(snapshot, meta.generation), access)
+def begin_queue(
+    snapshot: Path, meta: Meta, tables: Tables, access: FileAccess, lock: int, first: JournalEntry | None = None
+) -> None:
+    """Write snapshot, journal and record of a queue, durably; `lock` is the descriptor of the lock, held.
+
+    `first` is the journal's first line, if it has one.
+    """
+    journal = journal_path(snapshot, meta.generation)
+    _make_journal(journal, access)
+    if first is not None:
+        with os_errors(journal), closed_after(open_file(journal, os.O_WRONLY | os.O_APPEND)) as fd:
+            append(fd, encode_line(first))
     write_snapshot(snapshot, meta, tables, access)
     WriteRecord(SCHEMA, meta.generation, 0, meta.next_id, 0, meta.store_id).write(lock, durably=True)
 

@@ -102,8 +102,7 @@ def staged(directory: Path) -> Iterator[Path]:
                     hint = "another gputui began a queue there: stop it, and name an empty or a new directory"
                     raise StoreAccessError(f"{path.name} appeared meanwhile", where=str(directory), hint=hint)
                 path.rename(target)
-                if path.name.startswith(QUEUE):
-                    sync_directory(directory)
+                sync_directory(directory)
             staging.rmdir()
             sync_directory(directory)
     except BaseException:

@@ -35,17 +35,18 @@ def test_two_writers_of_one_log_do_not_mix(tmp_path: Path) -> None:
 def test_a_log_has_its_name_only_when_all_of_it_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a power cut could leave a whole name with half a log."""
     path = tmp_path / "1.log"
-    synced: list[tuple[int, bool]] = []
+    synced: list[tuple[str, bool]] = []
     real = os.fsync
 
     def sync(fd: int) -> None:
-        synced.append((os.fstat(fd).st_size, path.exists()))
+        found = Path(f"/proc/self/fd/{fd}")
+        synced.append(("folder" if found.is_dir() else found.read_text(), path.exists()))
         real(fd)
 
     monkeypatch.setattr(os, "fsync", sync)
     with kept_log(path) as file:
         file.write(b"whole")
-    assert synced == [(5, False)]
+    assert synced == [("whole", False), ("folder", True)]
     assert path.read_bytes() == b"whole"
 
 

@@ -10,22 +10,26 @@ import json
 import os
 import random
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gputui.bootstrap import upkeep
+from gputui.config import Options
 from gputui.domain.access import AuditEntry
+from gputui.domain.errors import GputuiError
 from gputui.store import TinyJobStore
-from gputui.store.repair import damaged_files, move_aside, verify_directory
+from gputui.store.repair import damaged_files, move_aside, repair_of, verify_directory
 from tests.factories import ACTOR, NOW, job
 from tests.lane import IS_LONG, seeds
 from tests.store.power import lives
-from tests.store.power.disk import Disk, Moment, moments, put
+from tests.store.power.disk import Disk, Moment, is_as_recorded, moments, put
 from tests.store.power.recording import Recording
 
-pytestmark = pytest.mark.needs("gcc")
+pytestmark = [pytest.mark.torture, pytest.mark.needs("gcc"), pytest.mark.timeout(1800)]
 
 Check = Callable[[Path, dict[str, list[Any]]], None]
 """Checks a disk by what was acknowledged."""
@@ -51,6 +55,7 @@ def check_all(root: Path, life: str, check: Check) -> None:
     recording.run("-m", "tests.store.power.lives", life, root)
     changes = list(recording.changes())
     found = moments(disk, changes, samples=SAMPLES)
+    assert is_as_recorded(disk, root)
     check_moments(found if IS_LONG else sampled(found, AT_ONCE), root.parent / "disk", check)
     print(f"{life}: {len(changes)} changes, {len(found)} distinct disks")
 
@@ -180,3 +185,120 @@ def listed(store: TinyJobStore) -> list[int]:
     found = [*store.recurring(), *store.jobs(), *(old.id for old in store.past())]
     assert len(set(found)) == len(found)
     return found
+
+
+def test_history_and_audit_log_are_cut_or_not(root: Path) -> None:
+    lives.fill(root)
+    before = entries_of(root / "state")
+
+    def check(place: Path, acks: dict[str, list[Any]]) -> None:
+        store = TinyJobStore(place / "state", lives.LIMITS)
+        live, past = set(store.jobs()), [old.id for old in store.past()]
+        assert live >= {*range(lives.DAYS + 1, lives.DAYS + 5), *acks.get("added", ())}
+        first = min(past)
+        assert sorted(past) == list(range(first, lives.DAYS + 1))
+        assert first in range(49, 53) if "trimmed" in acks else first <= 52  # of twenty days, and a day of slack
+        audited = list(store.audit_log())
+        recent = [entry for entry in before if entry.at >= NOW - lives.AUDIT_AGE]
+        assert all(entry in audited for entry in recent)
+        assert all(entry in before or entry.verb == "submit" for entry in audited)
+        assert Counter(entry.target for entry in audited).most_common(1)[0][1] == 1
+        assert {f"job {job_id}" for job_id in acks.get("added", ())} <= {entry.target for entry in audited}
+        store.close()
+        check_whole(place / "state")
+
+    check_all(root, "trim", check)
+
+
+def test_a_repair_loses_nothing_that_could_be_read(root: Path) -> None:
+    state = root / "state"
+    lives.fill(root)
+    [journal] = state.glob("queue.json.wal.*")
+    spoiled = {}
+    for path in (journal, state / f"history-{NOW:%Y-%m}.jsonl", state / f"audit-{NOW:%Y-%m}.jsonl"):
+        content = path.read_bytes()
+        spoiled[path.name] = b"%%" + content[2:].partition(b"\n")[0]
+        path.write_bytes(b"%%" + content[2:])
+    store = TinyJobStore(state)
+    jobs, past, audited = set(store.jobs()), {old.id for old in store.past()}, list(store.audit_log())
+    store.close()
+    before = repair_of(state).assess()
+
+    def check(place: Path, acks: dict[str, list[Any]]) -> None:
+        for name, line in spoiled.items():
+            assert any(line in path.read_bytes() for path in (place / "state").rglob("*.*") if path.is_file()), name
+        kept = repair_of(place / "state")
+        recovery = kept.assess()
+        if recovery is not None:
+            assert "repaired" not in acks
+            assert before is not None
+            assert recovery.lost == before.lost
+            kept.carry_out(recovery, NOW, ACTOR)
+        if damaged := damaged_files(place / "state"):
+            move_aside(place / "state", damaged, NOW)
+        after = TinyJobStore(place / "state")
+        assert set(after.jobs()) >= {*jobs, *acks.get("added", ())}
+        assert {old.id for old in after.past()} == past
+        now = list(after.audit_log())
+        assert all(entry in now for entry in audited)
+        assert [entry.verb for entry in now if entry.target == "the queue"] == ["repair"]
+        assert after.controls().paused
+        after.close()
+        assert [finding for finding in verify_directory(place / "state") if not finding.is_harmless] == []
+
+    check_all(root, "repair", check)
+
+
+def test_a_backup_of_its_name_is_whole(root: Path) -> None:
+    lives.fill(root)
+    (root / "backups").mkdir()
+    good: set[bytes] = set()
+
+    def check(place: Path, acks: dict[str, list[Any]]) -> None:
+        made = {path.name: path.read_bytes() for path in (place / "backups").glob("gputui-*.tar.gz")}
+        known = acks.get("backup", [])
+        assert len(made) >= min(7, len(known))
+        for name in made:
+            if made[name] not in good:
+                upkeep.restore(Options(place / name.removesuffix(".tar.gz")), place / "backups" / name)
+                added = acks["added"][: known.index(name) + 1] if name in known else acks["added"]
+                assert whole(place / name.removesuffix(".tar.gz"), added) == "whole"
+                good.add(made[name])
+        assert set(known[-1:]) <= made.keys()
+        assert whole(place / "state", acks.get("added", [])) == "whole"
+
+    check_all(root, "back_up", check)
+
+
+@pytest.mark.parametrize("way", ["restore", "import"])
+def test_a_directory_is_filled_whole_or_not_at_all(root: Path, way: str) -> None:
+    source = root.parent / "source"
+    source.mkdir()
+    lives.fill(source)
+    (root / "backups").mkdir()
+    upkeep.checked_backup(Options(source / "state"), root / "backups" / "gputui.tar.gz", NOW, with_logs=True)
+    upkeep.export_to(Options(source / "state"), root / "export", NOW)
+
+    def check(place: Path, acks: dict[str, list[Any]]) -> None:
+        found = whole(place / "state", acks.get("added", []))
+        assert found == "whole" or ("restored" not in acks and found in {"refused", "empty"})
+
+    check_all(root, way, check)
+
+
+def whole(state: Path, added: list[int]) -> str:
+    """Return how much of what `fill` wrote is there: whole, empty, refused, or what else."""
+    if not state.exists():
+        return "empty"
+    try:
+        store = TinyJobStore(state)
+    except GputuiError:
+        return "refused"
+    jobs, past, audited = set(store.jobs()), {old.id for old in store.past()}, len(list(store.audit_log()))
+    store.submit([job()], actor=ACTOR)
+    store.close()
+    expected = {*range(lives.DAYS + 1, lives.DAYS + 5), *added}
+    if past == set(range(1, lives.DAYS + 1)) and jobs >= expected and audited >= lives.DAYS + len(expected):
+        check_whole(state)
+        return "whole"
+    return f"{len(jobs)} jobs, {len(past)} ended, {audited} entries" if jobs or past or audited else "empty"

@@ -42,6 +42,7 @@ from gputui.domain.errors import PART_OUT_OF_MEMORY, Cause, CauseCode, cause_of_
 from gputui.runtime import cgroups, host_processes
 from gputui.runtime.cgroups import at_the_end
 from gputui.runtime.host_processes import ProcessIdentity
+from gputui.runtime.process.log import sync_folder
 from gputui.runtime.process.wrapper import SECTOR, STATE_SIZE, unsealed
 
 _LOOKS = 10
@@ -297,6 +298,7 @@ def attempts_in(root: Path) -> Iterator[tuple[int, bool]]:
     owner = root.parent.stat().st_uid
     with suppress(FileExistsError):
         root.mkdir(mode=0o700)
+        sync_folder(root.parent)
     with closed_after(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)) as descriptor:
         status = os.fstat(descriptor)
         if status.st_uid == os.geteuid():

@@ -20,7 +20,7 @@ _ABANDONED = 24 * 3600
 
 @contextmanager
 def kept_log(path: Path) -> Iterator[BinaryIO]:
-    """Yield a file that is renamed to `path` when the block ends without an exception. Raises OSError.
+    """Yield a file that is renamed to `path`, durably, when the block ends without an exception. Raises OSError.
 
     Each caller writes its own partial file, so concurrent writers of one log cannot mix their output.
     """
@@ -36,9 +36,19 @@ def kept_log(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         part.rename(path)
+        sync_folder(path.parent)  # the attempt, with its output, is removed next
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def sync_folder(path: Path) -> None:
+    """Sync a directory, so that its new names survive a power loss."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 _BLOCK = 65536

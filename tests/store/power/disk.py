@@ -84,9 +84,8 @@ class Disk:
             folder = self._at(os.path.relpath(place, root))
             assert isinstance(folder, Folder)
             made: dict[str, Node] = {name: Folder() for name in folders}
-            for name in files:
-                path = Path(place) / name
-                made[name] = self._files[path.stat().st_ino] = File(path.read_bytes())
+            for path in filter(Path.is_file, (Path(place) / name for name in files)):
+                made[path.name] = self._files[path.stat().st_ino] = File(path.read_bytes())
             folder.now.update(made)
             folder.certain.update(made)
 
@@ -287,6 +286,13 @@ def moments(disk: Disk, changes: list[Change], *, samples: int, seed: int = 0, s
             found.pop(key, None)
             found[key] = Moment(tree, number, loss, told)
     return list(found.values())
+
+
+def is_as_recorded(disk: Disk, root: Path) -> bool:
+    """Return whether the files below a directory are as the changes made them: none was missed."""
+    tree = disk.after_power_loss(all_of, now, random.Random(0))
+    files = {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    return files == {name: content for name, content in tree.items() if content is not None}
 
 
 def put(tree: Tree, into: Path) -> None:

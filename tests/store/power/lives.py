@@ -26,7 +26,8 @@ from tests.factories import ACTOR, NOW, job, recurring
 
 SETTINGS = StoreSettings(keep_finished=3)
 DAYS = 70
-LIMITS = StoreSettings(history_max_age=timedelta(days=20), audit_max_age=timedelta(days=40))
+AUDIT_AGE = timedelta(days=40)
+LIMITS = StoreSettings(history_max_age=timedelta(days=20), audit_max_age=AUDIT_AGE)
 
 
 def ack(word: str, value: object) -> None:

@@ -288,6 +288,23 @@ int unlink(const char *name) { return unlinkat(AT_FDCWD, name, 0); }
 int rmdir(const char *name) { return unlinkat(AT_FDCWD, name, AT_REMOVEDIR); }
 int remove(const char *name) { return unlink(name) && errno == EISDIR ? rmdir(name) : 0; }
 
+/* Programs are recorded whatever environment they are given. */
+int execve(const char *program, char *const words[], char *const given[]) {
+    static const char *const names[] = {"LD_PRELOAD", "RECORD_ROOT", "RECORD_LOG"};
+    int count = 0, has = 0;
+    while (given && given[count]) has |= !strncmp(given[count++], "RECORD_LOG=", 11);
+    char *with[count + 4];
+    char own[3][PATH_MAX + 16];
+    memcpy(with, given, count * sizeof *with);
+    for (int each = 0; each < 3 && !has && root(); each++) {
+        snprintf(own[each], sizeof own[each], "%s=%s", names[each], getenv(names[each]) ? getenv(names[each]) : "");
+        with[count++] = own[each];
+    }
+    with[count] = NULL;
+    return syscall(SYS_execve, program, words, with);
+}
+int execv(const char *program, char *const words[]) { return execve(program, words, environ); }
+
 /* Copies inside the kernel: refused, so that the program copies by reading and writing. */
 ssize_t sendfile64(int to, int from, off64_t *at, size_t size) {
     char path[PATH_MAX];
