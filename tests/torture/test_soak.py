@@ -158,7 +158,8 @@ def untrue(job: Job, attempt: Attempt, tag: str, evidence: Evidence, wanted: Wan
         yield f"{tag}: exit code {told} is told, but it never wrote its end"
     if tag in ends and told is not None and told != ends[tag] and told not in KILLED:
         yield f"{tag}: it ended with {ends[tag]}, but {told} is told ({code})"
-    if tag in ends and told not in KILLED and not is_last and not (ends[tag] and wanted.retries):
+    may_again = ends.get(tag, 0) != 0 and (wanted.retries or code is CauseCode.GPU_LOST)
+    if tag in ends and told not in KILLED and not is_last and not may_again:
         yield f"{tag}: it had ended with {ends[tag]}, and was run again ({code})"
     if code is CauseCode.END_UNKNOWN and not is_last and not wanted.retries:
         yield f"{tag}: its end is unknown, and it was run again"
