@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,13 +13,14 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.action import Release
-from gputui.domain.errors import Cause, CauseCode, RuntimeUnavailableError
+from gputui.domain.errors import Cause, CauseCode, RuntimeUnavailableError, StoreFullError
 from gputui.domain.job_spec import GpuRequest, JobId, Submission
 from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.state import JobState, PendingReason
 from gputui.domain.submit_action import SubmitJobs
+from gputui.ports.store import Transaction
 from tests.cases import cases
-from tests.engine.fakes import LaterExecutor
+from tests.engine.fakes import FakeLog, LaterExecutor
 from tests.engine.world import World
 from tests.factories import GIB, spec, uuid
 
@@ -309,3 +313,40 @@ def test_the_error_line_of_a_failed_attempt_is_kept(world: World) -> None:
     fail(world, job_id, output=b"nothing of note")
     assert [attempt.error for attempt in world.job(job_id).attempts] == ["ValueError: bad shape", ""]
     assert world.job(job_id).end_words == "exit code 1"
+
+
+def test_output_is_read_once_and_an_end_told_once_however_often_a_full_disk_refuses_the_end(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    job_id = world.submit(1)
+    world.tick(2)
+    [record] = world.docker.running()
+    world.docker.output[record.id] = [OOM]
+    reads: list[str] = []
+    logs = world.docker.logs
+
+    def read(container_id: str, **how: Any) -> FakeLog:
+        reads.append(container_id)
+        return logs(container_id, **how)
+
+    monkeypatch.setattr(world.docker, "logs", read)
+    world.exit(job_id, 1)
+    transaction = world.store.transaction
+
+    @contextmanager
+    def refused() -> Iterator[Transaction]:
+        with transaction() as made:
+            yield made
+            raise StoreFullError("no space left on the disk")
+
+    with monkeypatch.context() as full:
+        full.setattr(world.store, "transaction", refused)
+        world.tick(5)
+    world.tick(2)
+    job = world.job(job_id)
+    assert job.cause is not None
+    assert (job.cause.code, reads) == (CauseCode.GPU_OUT_OF_MEMORY, [record.id])
+    assert [text for text in caplog.messages if "by Finish" in text] == [
+        f"job {job_id}: RUNNING to OUT_OF_MEMORY by Finish"
+    ]

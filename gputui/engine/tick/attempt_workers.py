@@ -440,9 +440,15 @@ class AttemptWorkers:
         with self._lock:
             return self._failure_signs.get(key)
 
-    def take_failure_signs(self, key: AttemptKey) -> FailureSigns:
+    def known_failure_signs(self, record: ContainerRecord) -> FailureSigns:
         with self._lock:
-            return self._failure_signs.pop(key, NO_SIGNS)
+            return self._failure_signs.get((record.job_id, record.attempt), NO_SIGNS)
+
+    def forget_failure_signs(self, recorded: Iterable[ContainerRecord]) -> None:
+        """Forget the signs of attempts whose ends are in the store; without them a worker reads the output again."""
+        with self._lock:
+            for record in recorded:
+                self._failure_signs.pop((record.job_id, record.attempt), None)
 
     def warn(self, runtime: Runtime, key: AttemptKey, container_id: str, number: int) -> None:
         """Send the signal that warns of the time limit; the store has recorded it already."""

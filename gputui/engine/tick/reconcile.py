@@ -362,20 +362,22 @@ class Reaper(Struct, eq=False):
         changes = [correction for correction in corrections if isinstance(correction, StoreCorrection)]
         if not changes:
             return
-        freed: dict[str, datetime] = {}
+        made: list[tuple[Job, Job, str]] = []
         with self._context.store.transaction() as transaction:
             for change in changes:
                 before = transaction.get(change.job_id)
                 after = self._after(transaction, before, change, now)
                 if after is not None:
                     transaction.put(after)
-                    freed |= {uuid: now for uuid in before.gpus if uuid not in after.gpus}
-                    how = type(change).__name__
-                    number = after.attempt.number if after.attempt else None
-                    fields = about(after.id, number, before.gpus or after.gpus)
-                    log.info("job %d: %s to %s by %s", after.id, before.state, after.state, how, extra=fields)
+                    made.append((before, after, type(change).__name__))
+        for before, after, how in made:  # only now: a full disk may refuse them
+            number = after.attempt.number if after.attempt else None
+            fields = about(after.id, number, before.gpus or after.gpus)
+            log.info("job %d: %s to %s by %s", after.id, before.state, after.state, how, extra=fields)
+        self._context.workers.forget_failure_signs(each.record for each in changes if isinstance(each, Finish))
+        freed = {uuid for before, after, _ in made for uuid in before.gpus if uuid not in after.gpus}
         if freed:  # older readings show the previous job
-            self.freed_at.update(freed)
+            self.freed_at |= dict.fromkeys(freed, now)
             self._context.probe.refresh()
         self._context.refresh()
 
@@ -384,7 +386,7 @@ class Reaper(Struct, eq=False):
         match change:
             case Finish(_, record):
                 current = under_way(transaction, job.id, record.attempt)
-                signs = self._context.workers.take_failure_signs((job.id, record.attempt))
+                signs = self._context.workers.known_failure_signs(record)
                 if current is None:
                     return None
                 gpus = self._context.probe.latest().gpus
