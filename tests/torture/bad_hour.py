@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import random
-import re
 import signal
 import struct
 import subprocess
@@ -14,7 +13,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -58,6 +57,8 @@ share = {json.dumps(SHARED)}
 share_jobs = {SHARERS}
 """
 RECORD = 'echo "$GPUTUI_ATTEMPT {gpus} $(cut -d" " -f1 /proc/uptime) {word}" >> {out}/runs'
+START_WITHIN = 5.0
+"""Seconds after which a console that was opened has a process."""
 PATIENCE = 2.0
 """Seconds for which a client waits for the owner before it gives up, and asks again later with the same key."""
 
@@ -102,6 +103,7 @@ class BadHour:
         self.site.config.write_text(SETTINGS)
         self.processes = Processes(f"SOAK={self.site.directory}", self.site.gpus, self.driver)
         self.events = Events(self.site.engine)
+        self._console_until = 0.0
         self.library = self.site.directory / "bad_machine.so"
         words = ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
         subprocess.run([*words, "-o", str(self.library), str(MACHINE), "-ldl"], check=True)
@@ -142,8 +144,8 @@ class BadHour:
             end()
         if self.scheduler is None or self.scheduler.poll() is not None:
             self._serve()
-        if found := re.search(r"^EXIT (\d+)$", self._shown(), re.MULTILINE):
-            self._open_console(found[1])
+        if time.monotonic() > self._console_until and not list(self._consoles()):
+            self._open_console()
         for gpu in sorted(self.sick):
             if self._ask("/v1/actions", ResumeGpus((standin.uuid(gpu),)), Acted, f"resume-{time.monotonic_ns()}"):
                 self.sick.discard(gpu)
@@ -163,19 +165,21 @@ class BadHour:
             )
         self.site.serving.append(self.scheduler)
 
-    def _shown(self) -> str:
-        """Return the screen of the console; EXIT and its code once it has ended."""
-        with contextlib.suppress(subprocess.CalledProcessError):  # the terminal closes a minute after that
-            return self.console.text if self.console is not None else "EXIT 0"
-        return "EXIT 0"
-
-    def _open_console(self, code: str) -> None:
+    def _open_console(self) -> None:
         if self.console is not None:
-            self.done[f"(console ended with {code})"] += 1
-            with (self.site.directory / "console.err").open("a") as file:
-                file.write(self._shown())
+            self.done["(consoles that ended)"] += 1
             self.console.close()
         self.console = Terminal([sys.executable, "-P", "-m", "gputui"], self.environ(), 120, 36)
+        self._console_until = time.monotonic() + START_WITHIN
+
+    def _consoles(self) -> Iterator[int]:
+        """Yield the pids of the console, without the scheduler to which it hands over."""
+        mark = f"GPUTUI_STATE={self.site.state}".encode()
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                if words[1:-1] == [b"-P", b"-m", b"gputui"] and mark in (entry / "environ").read_bytes().split(b"\0"):
+                    yield int(entry.name)
 
     def submit(self, *, is_host: bool | None = None) -> None:
         """Submit a container or a host job with a key."""
@@ -272,12 +276,8 @@ class BadHour:
             self.console = None
 
     def kill_console(self) -> None:
-        mark = f"GPUTUI_STATE={self.site.state}\0".encode()
-        for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-                if words[1:-1] == [b"-P", b"-m", b"gputui"] and mark in (entry / "environ").read_bytes():
-                    os.kill(int(entry.name), signal.SIGKILL)
+        for pid in self._consoles():
+            self._signal(pid, signal.SIGKILL)
 
     def cut_client(self) -> None:
         """Send a whole submission or a part of one, and leave without waiting for the answer."""
