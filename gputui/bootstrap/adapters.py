@@ -85,11 +85,13 @@ def _machine_of_engine(options: Options) -> Machine | None:
     if options.runtime != "docker":
         return None
     from gputui.runtime.docker.endpoint import find_endpoint
-    from gputui.runtime.docker.engine_machine import EngineMachine, is_elsewhere_maybe
 
     with suppress(RuntimeFault):  # without a usable address there is no engine elsewhere
         endpoint = find_endpoint(options.settings.runtime)
-        return EngineMachine(endpoint, options.settings.runtime) if is_elsewhere_maybe(endpoint) else None
+        if endpoint.may_be_elsewhere:
+            from gputui.runtime.docker.engine_machine import EngineMachine
+
+            return EngineMachine(endpoint, options.settings.runtime)
     return None
 
 

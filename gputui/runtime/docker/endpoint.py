@@ -10,6 +10,8 @@ import math
 import os
 import re
 import shutil
+import socket
+import struct
 import subprocess
 import tempfile
 import threading
@@ -67,6 +69,33 @@ class Endpoint(Struct, frozen=True):
     @property
     def is_ssh(self) -> bool:
         return self.url.startswith(_SSH)
+
+    @property
+    def may_be_elsewhere(self) -> bool:
+        """Return whether the engine may be on another machine, as far as that can be told without asking it."""
+        return not self.socket_path or forwards_elsewhere(self.socket_path)
+
+
+_FORWARDERS = {"ssh", "sshd", "autossh", "socat", "kubectl"}
+"""Commands that listen at a local socket for a remote engine."""
+
+
+def forwards_elsewhere(socket_path: str) -> bool:
+    """Return whether what listens at the socket is known to forward it, and is no engine."""
+    with suppress(OSError):
+        pid = listening_pid(socket_path)
+        return Path(f"/proc/{pid}/comm").read_text().strip() in _FORWARDERS
+    return False
+
+
+def listening_pid(path: str) -> int | None:
+    """Return the process that listens at the socket; None when it is not visible here."""
+    with suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(5)
+        probe.connect(path)
+        pid, _, _ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        return int(pid) or None
+    return None
 
 
 def find_endpoint(settings: RuntimeSettings) -> Endpoint:

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import socket
-import struct
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -24,7 +23,7 @@ from gputui.domain.container import EngineGpus
 from gputui.domain.errors import Cause, CauseCode, RuntimeFault
 from gputui.domain.kept_data import EngineRecord
 from gputui.domain.policy.availability import CDI_KIND
-from gputui.runtime.docker.endpoint import Endpoint, tunnel_to
+from gputui.runtime.docker.endpoint import Endpoint, forwards_elsewhere, listening_pid, tunnel_to
 
 EngineJson = Mapping[str, Any]
 _LEAST_API = (1, 40)
@@ -37,8 +36,6 @@ _LARGEST = 4 * 1024**2
 _KIND = re.compile(rf"""^kind:\s*["']?{re.escape(CDI_KIND)}["']?\s*$""", re.MULTILINE)
 _NAME = re.compile(r"""^[\s-]*name:\s*["']?([\w:.-]+)["']?\s*$""", re.MULTILINE)
 """Name in a CDI specification: only devices have one, so nvidia-ctk's YAML needs no parser."""
-_FORWARDERS = {"ssh", "sshd", "autossh", "socat", "kubectl"}
-"""Commands that listen at a local socket for a remote engine."""
 
 
 class GpuMode(StrEnum):
@@ -247,14 +244,6 @@ def runs_here(info: Mapping[str, Any], endpoint: Endpoint | None) -> bool:
     return False
 
 
-def forwards_elsewhere(socket_path: str) -> bool:
-    """Return whether what listens at the socket is known to forward it, and is no engine."""
-    with suppress(OSError):
-        pid = _listening_pid(socket_path)
-        return Path(f"/proc/{pid}/comm").read_text().strip() in _FORWARDERS
-    return False
-
-
 def engine_began(endpoint: Endpoint | None) -> datetime | None:
     """Return when the engine on this machine was started: when it wrote the file of its pid, beside its socket."""
     with suppress(OSError, ValueError):
@@ -269,7 +258,7 @@ def engine_root(socket_path: str | None) -> str:
     systemd listens for an engine that it starts on demand, and an engine behind TCP cannot be told: both are taken to
     have the first process's files. If they have not, they cannot mount what is opened there.
     """
-    pid = (_listening_pid(socket_path) or 0) if socket_path else 1
+    pid = (listening_pid(socket_path) or 0) if socket_path else 1
     root = f"/proc/{pid}/root"
     try:
         os.stat(f"{root}/")  # noqa: PTH116 - a Path would drop the slash, and with it the step into the link
@@ -288,13 +277,3 @@ def _mounts_at_root(pid: int) -> set[str]:
         rows = [line.split() for line in Path(f"/proc/{pid}/mountinfo").read_bytes().splitlines()]
         return {row[0].decode() for row in rows if row[4] == b"/"}
     return set()
-
-
-def _listening_pid(path: str) -> int | None:
-    """Return the process that listens at the socket; None when it is not visible here."""
-    with suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(5)
-        probe.connect(path)
-        pid, _, _ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        return int(pid) or None
-    return None

@@ -17,7 +17,7 @@ from gputui.domain.text import plain
 from gputui.runtime.docker.connection import Connection
 from gputui.runtime.docker.create import PROBE
 from gputui.runtime.docker.endpoint import Endpoint, tunnel_to
-from gputui.runtime.docker.engine import EngineJson, GpuMode, forwards_elsewhere, read_facts, runs_here
+from gputui.runtime.docker.engine import EngineJson, GpuMode, read_facts, runs_here
 from gputui.runtime.docker.job_exec import ContainerChannel, upgraded
 from gputui.runtime.docker.pull_process import pull_by_process
 from gputui.runtime.docker.records import parse_time
@@ -34,11 +34,6 @@ _UNSTARTED = 60.0
 """Seconds for which a container may be created and not started before it counts as left behind."""
 _USERS = "/etc/passwd"
 _COMPLAINT = 500
-
-
-def is_elsewhere_maybe(endpoint: Endpoint) -> bool:
-    """Return whether the engine may be on another machine, without asking it."""
-    return not endpoint.socket_path or forwards_elsewhere(endpoint.socket_path)
 
 
 class EngineMachine:
