@@ -132,6 +132,9 @@ def test_the_machine_of_an_engine_elsewhere_is_named_first() -> None:
     away = replace(here, nodes=tuple(replace(node, name="gpu1", is_elsewhere=True) for node in here.nodes))
     assert text(status_line(away, "laptop", 189)).startswith("gputui gpu1 from laptop │ ● scheduling")
     assert text(status_line(away, "laptop", 109)).startswith("gpu1 │ ● scheduling")
+    lost = status_line(away, "laptop", SMALL, found=(of(LOST),), key="!")
+    assert text(lost) == "gpu1 ● sched    8 run   14 wait  0/8 free │ ✗ GPU 7 lost  ! shows all"
+    assert "gpu1" not in text(status_line(away, "laptop", 30))
 
 
 PAUSED = Controls(paused=True, paused_by="root")

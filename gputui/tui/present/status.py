@@ -236,9 +236,10 @@ def status_line(
     The width of everything left of the alarms depends on the room alone, and on the host and its number of GPUs: no
     alarm and no count moves it. `key` shows the alarms in full; empty where there are no keys.
     """
-    for places in (_WIDE, _MIDDLE, _NARROW, _LEAST):
+    machine = snapshot.elsewhere
+    for places, away in ((_WIDE, machine), (_MIDDLE, machine), (_NARROW, machine), (_LEAST, machine), (_LEAST, "")):
         head: Cell = (("read-only", AMBER), (places.gap, DIM)) if read_only else ()
-        left = (*head, *_left(snapshot, host, places))
+        left = (*head, *_left(snapshot, host, away, places))
         if width_of(left) + places.least <= room:
             break
     left = tuple(fitted(left, room)) if width_of(left) > room else left
@@ -254,10 +255,12 @@ def status_line(
 _BAR: Span = (" │ ", DIM)
 
 
-def _left(snapshot: Snapshot, host: str, places: _LinePlaces) -> Cell:
-    if machine := snapshot.elsewhere:
+def _left(snapshot: Snapshot, host: str, machine: str, places: _LinePlaces) -> Cell:
+    """Return the fixed places; `machine` is the one of the GPUs if it is another than the host."""
+    most = places.host or (_MIDDLE.host if machine else 0)
+    if machine:
         host = f"{machine} from {host}" if places is _WIDE else machine
-    name = plain(host, places.host) if places.host else ""
+    name = plain(host, most) if most else ""
     title: Cell = (("gputui", STRONG), (f" {name}", DIM)) if places is _WIDE else ((name, STRONG),)
     running, waiting, _ = _counted(Same(snapshot.jobs), frozenset(snapshot.progress))
     is_known = snapshot is not EMPTY
@@ -268,7 +271,7 @@ def _left(snapshot: Snapshot, host: str, places: _LinePlaces) -> Cell:
     free = str(sum(view.state is GpuState.FREE for view in gpus)) if gpus else UNKNOWN
     short = f"/{len(gpus) or UNKNOWN} free"
     return (
-        *((*title, (places.gap, DIM)) if places.host else ()),
+        *((*title, (places.gap, DIM)) if most else ()),
         *(words if is_longer and not has_gap else (*fitted(words, places.scheduler), (places.gap, DIM))),
         *_count(running if is_known else None, *places.running),
         (" ", DIM),
