@@ -26,7 +26,7 @@ from gputui.domain.decoding import decode_msgpack, msgpack_decoder
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import ProbeCode, ProbeReading, ProbeStatus
 from gputui.domain.text import plain
-from gputui.gpus.readings import Calls, ProbeFault, ReadingAssembler, Sweep
+from gputui.gpus.readings import CallLine, ProbeFault, ReadingAssembler, Sweep
 from gputui.gpus.untrusted import ALIVE_EVERY, INVENTED, MOST_GPUS, CheckedLines, ProcessStream
 from gputui.ports import Clock, NodeProbes
 from gputui.threads import Watcher, fault_words
@@ -59,7 +59,7 @@ class NodeOutput:
         """Take output at a time, also given in seconds; return whether it has a new reading. Raises ProbeFault."""
         is_new = False
         for line in self._lines.take(data, seconds):
-            if isinstance(line, Calls):
+            if isinstance(line, CallLine):
                 continue
             if isinstance(line, Sweep):
                 line.host = None  # the console shows no hosts of a cluster

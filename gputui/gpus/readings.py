@@ -100,14 +100,14 @@ class Failed(Struct, tag="failed", tag_field="kind"):
     text: str
 
 
-class Calls(Struct, tag="calls", tag_field="kind"):
+class CallLine(Struct, tag="calls", tag_field="kind"):
     """Number of finished calls to the driver, and the call that runs now."""
 
     done: int = 0
     call: str = ""
 
 
-DECODER: JsonDecoder[Facts | Sweep | Failed | Calls] = json_decoder(Facts | Sweep | Failed | Calls)
+DECODER: JsonDecoder[Facts | Sweep | Failed | CallLine] = json_decoder(Facts | Sweep | Failed | CallLine)
 RESTART = "Restart"
 """Code of a probe that is to be started anew, as the kernel module drives other GPUs."""
 CODES = {str(code): code for code in ProbeCode}

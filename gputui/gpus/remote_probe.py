@@ -22,8 +22,8 @@ from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import ProbeCode
 from gputui.domain.settings import GpuSettings
 from gputui.gpus.probe.calls import UNSHARED
-from gputui.gpus.readings import AgainError, Calls, Facts, ProbeFault, Sweep
-from gputui.gpus.supervisor import NvmlProbe, Place, ProbeProcess, Probing
+from gputui.gpus.readings import AgainError, CallLine, Facts, ProbeFault, Sweep
+from gputui.gpus.supervisor import NvmlProbe, ProbeProcess, Probing
 from gputui.gpus.untrusted import ALIVE_EVERY, SSH_FAILED, CheckedLines, ProcessStream
 from gputui.ports import Clock
 
@@ -67,7 +67,7 @@ def source(settings: GpuSettings, skipped: Sequence[str]) -> bytes:
     return b"%d\n%b" % (len(code), code)
 
 
-class Stream(Protocol):
+class ProbeStream(Protocol):
     """Input and output of a probe elsewhere. Only `end_words` may wait, for a moment."""
 
     @property
@@ -107,7 +107,7 @@ class Machine(Protocol):
 
     def container(
         self, command: Sequence[str], tell: Callable[[str], None], closed: Event
-    ) -> tuple[Stream, tuple[str, ...]]:
+    ) -> tuple[ProbeStream, tuple[str, ...]]:
         """Run a command in a container that sees all GPUs; return its stream, and sentences on what it cannot see.
 
         `tell` is called with what takes long. If `closed` is set nobody wants it any more.
@@ -117,10 +117,12 @@ class Machine(Protocol):
 class RemoteProcess:
     """Probe process of another machine, whose output is not trusted."""
 
-    def __init__(self, stream: Stream, source: bytes, place: Place, unfit: Callable[[str], bool]) -> None:
+    def __init__(
+        self, stream: ProbeStream, source: bytes, notes: tuple[str, ...], unfit: Callable[[str], bool]
+    ) -> None:
         """`unfit` is told why it ended before it began; it returns whether there is another way to try."""
         self._stream = stream
-        self.place = place
+        self.notes = notes
         self._unfit = unfit
         self._lines = CheckedLines()
         self.calls = (0, "")
@@ -151,7 +153,7 @@ class RemoteProcess:
                 raise self._fault(self._stream.end_words())
             for line in self._lines.take(data, now):
                 self._heard_at = now
-                if isinstance(line, Calls):
+                if isinstance(line, CallLine):
                     self.calls = line.done + 1, line.call  # that it began counts as an answer
                 else:
                     is_heard = True
@@ -194,12 +196,18 @@ class Elsewhere:
         self.closed = Event()
         """Set once nobody wants readings any more."""
         self.tell: Callable[[str], None] = lambda words: None
+        self._is_here = False
         self._unfit = ""
         """Why no probe runs over ssh; empty: one does, or it was not tried."""
 
+    def name(self) -> str:
+        """Return the machine's name; empty if it is this one."""
+        return "" if self._is_here else self._machine.name
+
     def __call__(self, settings: GpuSettings, skipped: Sequence[str]) -> Probing:
         try:
-            if self._machine.is_here():
+            self._is_here = self._machine.is_here()
+            if self._is_here:
                 return ProbeProcess(settings, skipped)
             words = None if self._unfit else self._machine.shell(f"exec {shlex.join(PYTHON)}")
         except GputuiError as error:
@@ -214,9 +222,7 @@ class Elsewhere:
             self._unfit = "" if stream.code == SSH_FAILED else words
             return bool(self._unfit)
 
-        return RemoteProcess(
-            stream, code, Place(name, (f"the GPUs of {name} are read by its python3, over ssh",)), unfit
-        )
+        return RemoteProcess(stream, code, (f"the GPUs of {name} are read by its python3, over ssh",), unfit)
 
     def _in_container(self, code: bytes) -> Probing:
         before, self._unfit = self._unfit, ""  # if this fails too, both are tried again
@@ -225,7 +231,7 @@ class Elsewhere:
         except GputuiError as error:
             raise _unreachable(error, f"; and over ssh: {before}" if before else "") from error
         self._unfit = before
-        return RemoteProcess(stream, code, Place(self._machine.name, notes), lambda words: False)
+        return RemoteProcess(stream, code, notes, lambda words: False)
 
 
 def _unreachable(error: GputuiError, more: str = "") -> ProbeFault:
@@ -235,7 +241,6 @@ def _unreachable(error: GputuiError, more: str = "") -> ProbeFault:
 def remote_probe(machine: Machine, settings: GpuSettings, clock: Clock) -> NvmlProbe:
     """Return a probe of the GPUs of that machine, which may turn out to be this one."""
     spawn = Elsewhere(machine)
-    place = Place(machine.name)
-    probe = NvmlProbe(settings, clock, pauses=PAUSES, spawn=spawn, place=place, closed=spawn.closed)
+    probe = NvmlProbe(settings, clock, pauses=PAUSES, spawn=spawn, machine=spawn.name, closed=spawn.closed)
     spawn.tell = probe.announce
     return probe

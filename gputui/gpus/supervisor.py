@@ -20,7 +20,6 @@ from datetime import datetime
 from typing import Protocol
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.domain.gpu import HealthCode, ProbeCode, ProbeReading, ProbeStatus
@@ -33,7 +32,7 @@ from gputui.gpus.readings import (
     DECODER,
     OTHER_PIDS,
     AgainError,
-    Calls,
+    CallLine,
     Facts,
     Failed,
     ProbeFault,
@@ -48,7 +47,7 @@ from gputui.threads import Watcher, fault_words
 log = logging.getLogger(__name__)
 
 _ESSENTIAL = frozenset({"", "nvmlInit", "nvmlDeviceGetCount"})
-"""Calls without which nothing can be read: when one of them hangs, the driver does."""
+"""CallLine without which nothing can be read: when one of them hangs, the driver does."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 60.0, 3600.0
 """Seconds until a call is tried again, doubled each time that it hangs again."""
 _WHOLE = 3
@@ -117,20 +116,12 @@ def died(detail: str) -> ProbeFault:
     return ProbeFault(ProbeCode.DIED, describe_failure(ProbeCode.DIED, detail))
 
 
-class Place(Struct, frozen=True):
-    """Where readings come from."""
-
-    machine: str = ""
-    """Name of the machine; empty: this one."""
-    notes: tuple[str, ...] = ()
-    """Sentences that say which way they come, and what they cannot see."""
-
-
 class Probing(Protocol):
     """A probe process, here or elsewhere. No method blocks longer than it says."""
 
     @property
-    def place(self) -> Place: ...
+    def notes(self) -> tuple[str, ...]:
+        """Sentences that say which way its readings come, and what they cannot see."""
 
     @property
     def pid(self) -> int:
@@ -197,7 +188,7 @@ class ProbeProcess:
         self._in, self._out, self._err = stdin.fileno(), stdout.fileno(), stderr.fileno()
         os.set_blocking(self._in, False)
 
-    place = Place()
+    notes = ()
 
     @property
     def pid(self) -> int:
@@ -236,7 +227,7 @@ class ProbeProcess:
             if isinstance(line, Failed):
                 code = CODES.get(line.code, ProbeCode.FAILED)
                 raise ProbeFault(code, describe_failure(code, line.text))
-            if not isinstance(line, Calls):
+            if not isinstance(line, CallLine):
                 yield line
 
     def _describe_end(self) -> str:
@@ -282,10 +273,10 @@ class NvmlProbe:
         *,
         pauses: Sequence[float] = PAUSES,
         spawn: Spawn = ProbeProcess,
-        place: Place = Place(),  # noqa: B008 - a frozen value
+        machine: Callable[[], str] = str,
         closed: threading.Event | None = None,
     ) -> None:
-        """`place` is where the GPUs are as long as no process has been started; `closed` is set once it is closed."""
+        """`machine` returns the name of the machine that is read if it is another one; `closed` is set at the end."""
         self._settings = settings
         self._clock = clock
         self._pauses = pauses
@@ -293,10 +284,11 @@ class NvmlProbe:
         self._patience = (settings.hang_after + settings.sample_interval).total_seconds()
         self.longest_silence = 2 * self._patience
         """Seconds from the driver's last answer after which a call counts as hung, at most."""
-        self._place = place
+        self._machine = machine
+        self._notes: tuple[str, ...] = ()
         self._readings = ReadingAssembler()
         self._status = ProbeStatus(since=clock.now())
-        self._latest = ProbeReading(self._status, machine=place.machine)
+        self._latest = ProbeReading(self._status, machine=machine())
         self._subscribers: tuple[Callable[[ProbeReading], None], ...] = ()
         self._pcie: str | None = None
         self._disks: dict[str, str] = {}
@@ -305,7 +297,7 @@ class NvmlProbe:
         self._process: Probing | None = None
         self._hung = HungCalls()
         self._answered = 0
-        """Calls that earlier processes finished."""
+        """CallLine that earlier processes finished."""
         self._failures = 0
         self._stuck: list[Probing] = []
         self._closed = closed or threading.Event()
@@ -411,7 +403,7 @@ class NvmlProbe:
 
     def _follow(self, child: Probing) -> None:
         """Read a process as long as there is something to read, then abandon it."""
-        self._process, self._place = child, child.place
+        self._process, self._notes = child, child.notes
         try:
             self._listen(child)
         finally:
@@ -450,7 +442,7 @@ class NvmlProbe:
 
     def _ingest(self, line: Facts | Sweep, child: Probing) -> None:
         self._readings.ingest(line, self._clock.now())
-        if self._place.machine and len(self._readings.gpus) > MOST_GPUS:  # lost ones are kept; these are invented
+        if self._machine() and len(self._readings.gpus) > MOST_GPUS:  # lost ones are kept; these are invented
             resumed, self._readings = self._readings.resumed, ReadingAssembler()
             self._readings.resumed = resumed
             raise ProbeFault(ProbeCode.UNREACHABLE, INVENTED)
@@ -468,7 +460,7 @@ class NvmlProbe:
 
     def _fail(self, fault: ProbeFault) -> None:
         self._failures += 1
-        machine = self._place.machine
+        machine = self._machine()
         self._publish(fault.code, f"no readings of {machine}: {fault}" if machine else str(fault))
 
     def _publish(self, code: ProbeCode, text: str = "") -> None:
@@ -490,10 +482,10 @@ class NvmlProbe:
 
     def _reading(self) -> ProbeReading:
         found = self._readings.reading(self._status)
-        if not self._place.machine:
+        if not (machine := self._machine()):
             return found
-        notes = (*self._place.notes, *(note for note in found.notes if note != OTHER_PIDS))
-        return replace(found, machine=self._place.machine, notes=notes)
+        notes = (*self._notes, *(note for note in found.notes if note != OTHER_PIDS))
+        return replace(found, machine=machine, notes=notes)
 
 
 _LONGEST = 60.0

@@ -24,7 +24,7 @@ from gputui.gpus.readings import (
     MOST_BYTES,
     RESTART,
     AgainError,
-    Calls,
+    CallLine,
     Facts,
     Failed,
     HostReading,
@@ -163,7 +163,7 @@ class CheckedLines:
         """Begin the output of another process."""
         self.has_begun, self._buffer, self._garbled, self._bytes = False, b"", 0, 0
 
-    def take(self, data: bytes, seconds: float) -> Iterator[Facts | Sweep | Calls]:
+    def take(self, data: bytes, seconds: float) -> Iterator[Facts | Sweep | CallLine]:
         """Yield the lines of output that came at that second; raises ProbeFault, also for a failure that it tells."""
         for each in filter(bytes.strip, self._split(data, seconds)):
             try:
@@ -193,16 +193,16 @@ class CheckedLines:
             lines = [line for line in lines if len(line) <= MOST_OF_A_LINE]
         return lines
 
-    def _checked(self, line: Facts | Sweep | Failed | Calls) -> Facts | Sweep | Calls:
+    def _checked(self, line: Facts | Sweep | Failed | CallLine) -> Facts | Sweep | CallLine:
         if isinstance(line, Failed):
             if line.code == RESTART:
                 raise AgainError
             code = CODES.get(line.code, ProbeCode.FAILED)
             raise ProbeFault(code, describe_failure(code, plain(line.text[:400], 100)))
-        if isinstance(line, Calls):
+        if isinstance(line, CallLine):
             self.has_begun = True
             call = line.call if _CALL.fullmatch(line.call) else ""
-            return Calls(within(line.done, 2**63) or 0, call)
+            return CallLine(within(line.done, 2**63) or 0, call)
         if isinstance(line, Facts):
             found = checked_facts(line)
             self._known = frozenset(gpu.uuid for gpu in found.gpus)

@@ -23,7 +23,7 @@ from gputui.domain.gpu import DiskUse, ProbeCode
 from gputui.domain.settings import GpuSettings
 from gputui.gpus import probe
 from gputui.gpus import remote_probe as remote_probe_module
-from gputui.gpus.readings import Calls, Facts, Sweep
+from gputui.gpus.readings import CallLine, Facts, Sweep
 from gputui.gpus.remote_probe import Machine, remote_probe
 from gputui.gpus.supervisor import first_reading
 from gputui.gpus.untrusted import CheckedLines
@@ -132,7 +132,7 @@ def test_what_the_machine_sends_is_bounded() -> None:
         {"kind": "sweep", "samples": [{"uuid": uuid(0), "temperature": 9999}], "host": host},
     ]
     told, facts, sweep = CheckedLines().take("".join(f"{json.dumps(each)}\n" for each in sent).encode(), 0.0)
-    assert (told, isinstance(facts, Facts)) == (Calls(0, ""), True)
+    assert (told, isinstance(facts, Facts)) == (CallLine(0, ""), True)
     assert isinstance(sweep, Sweep)
     assert sweep.host is not None
     assert (sweep.host.cpu, sweep.host.cores, sweep.host.memory_total) == (None, 4, None)

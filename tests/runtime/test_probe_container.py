@@ -81,7 +81,9 @@ def test_gpus_are_read_in_a_container_that_goes_with_the_probe(engine: Dockerd, 
 def test_an_image_without_python_is_told(engine: Dockerd, client: APIClient) -> None:
     reading = first_reading(remote_probe(machine(engine, IMAGE), FAST, SystemClock()), 30)
     assert reading.status.code is ProbeCode.UNREACHABLE
-    assert "python3" in reading.status.text
+    assert f"{IMAGE}: " in reading.status.text
+    assert "(the image that runtime.probe_image names needs python3, 3.8 or newer)" in reading.status.text
+    assert reading.machine in reading.status.text
     until(lambda: not probes(client), "nothing is left")
 
 

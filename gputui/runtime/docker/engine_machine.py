@@ -32,6 +32,8 @@ _GONE_WITHIN = 1.0
 """Seconds for which the end of a container is waited for."""
 _UNSTARTED = 60.0
 """Seconds for which a container may be created and not started before it counts as left behind."""
+_OF_IMAGE = {CauseCode.COMMAND_NOT_FOUND, CauseCode.COMMAND_NOT_EXECUTABLE}
+_WANTED = "the image that runtime.probe_image names needs python3, 3.8 or newer"
 _USERS = "/etc/passwd"
 _COMPLAINT = 500
 
@@ -77,6 +79,8 @@ class EngineMachine:
             try:
                 stream = self._run({"Image": image, "Cmd": list(command), "HostConfig": host})
             except RuntimeFault as error:  # not all engines allow all of it
+                if error.cause.code in _OF_IMAGE:
+                    raise RuntimeFault(Cause(error.cause.code, f"{image}: {error.what}"), hint=_WANTED) from error
                 if error.cause.code not in {CauseCode.BAD_SPEC, CauseCode.RUNTIME_ERROR}:
                     raise
                 last = last or error
