@@ -187,6 +187,13 @@ def test_an_engine_that_shares_no_pids_is_used_without_and_that_is_told(blind: B
     assert body["HostConfig"]["DeviceRequests"] == [{"Count": -1, "Capabilities": [["gpu", "utility"]]}]
 
 
+def test_a_probe_that_wants_to_start_anew_is_replaced_without_a_fault(blind: Blind, start: Start) -> None:
+    blind.lines = lines_of({"kind": "calls"}, {"kind": "failed", "code": "Restart", "text": ""})
+    watcher = start(Elsewhere(blind.url))
+    until(lambda: len(blind.created) > 2, "it was started again")
+    assert {reading.status.code for reading in watcher.readings} <= {ProbeCode.STARTING}
+
+
 def test_a_machine_that_invents_gpus_is_not_listened_to(blind: Blind, start: Start) -> None:
     listed = ([{"index": index, "uuid": uuid(100 * part + index)} for index in range(100)] for part in range(3))
     blind.lines = lines_of({"kind": "calls"}, *({"kind": "facts", "gpus": gpus} for gpus in listed))

@@ -7,7 +7,7 @@ import select
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from gputui.domain.errors import Cause, CauseCode, RuntimeFault
@@ -19,11 +19,8 @@ from gputui.runtime.docker.create import PROBE
 from gputui.runtime.docker.endpoint import Endpoint, tunnel_to
 from gputui.runtime.docker.engine import EngineJson, GpuMode, read_facts, runs_here
 from gputui.runtime.docker.job_exec import ContainerChannel, upgraded
-from gputui.runtime.docker.pull_process import pull_by_process
+from gputui.runtime.docker.pull_process import has_image, pull_by_process
 from gputui.runtime.docker.records import parse_time
-
-if TYPE_CHECKING:
-    from docker import APIClient
 
 NAME = "gputui-probe-"
 _NO_ANSWER = 10.0
@@ -70,7 +67,7 @@ class EngineMachine:
         with suppress(RuntimeFault):
             self._remove_left(info)
         image = self._settings.probe_image
-        if not self._connection.call(lambda client: _has_image(client, image)):
+        if not self._connection.call(lambda client: has_image(client, image)):
             what = f"{self.name} gets the image {image}, in which its GPUs are read"
             tell(what)
             pull_by_process(image, self._settings, lambda words: tell(f"{what}: {words}"), closed)
@@ -125,16 +122,6 @@ class EngineMachine:
             age = now.timestamp() - float(each.get("Created") or 0) if now else 0.0
             if each.get("State") in {"exited", "dead"} or (each.get("State") == "created" and age > _UNSTARTED):
                 self._remove(str(each["Id"]))
-
-
-def _has_image(client: APIClient, image: str) -> bool:
-    from docker.errors import ImageNotFound
-
-    try:
-        client.inspect_image(image)  # type: ignore[no-untyped-call]
-    except ImageNotFound:
-        return False
-    return True
 
 
 def _hosts(mode: GpuMode) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:

@@ -220,6 +220,16 @@ class PullProgress(Struct, eq=False):
         return words if words != before else None
 
 
+def has_image(client: APIClient, image: str) -> bool:
+    from docker.errors import ImageNotFound
+
+    try:
+        client.inspect_image(image)  # type: ignore[no-untyped-call]
+    except ImageNotFound:
+        return False
+    return True
+
+
 def pull(client: APIClient, image: str, tell: Callable[[str | None], None]) -> None:
     """Pull the image, reporting progress as messages, or as None for progress without a new message.
 

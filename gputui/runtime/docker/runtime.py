@@ -57,7 +57,7 @@ from gputui.runtime.docker.engine import (
     runs_here,
 )
 from gputui.runtime.docker.logs import DockerLog, LogQuery, save
-from gputui.runtime.docker.pull_process import credential_warnings, pull_by_process
+from gputui.runtime.docker.pull_process import credential_warnings, has_image, pull_by_process
 from gputui.runtime.docker.records import (
     ContainerCache,
     adoptable,
@@ -337,16 +337,7 @@ class DockerRuntime:
     # images
 
     def has_image(self, image: str) -> bool:
-        from docker.errors import ImageNotFound
-
-        def has(client: APIClient) -> bool:
-            try:
-                client.inspect_image(image)  # type: ignore[no-untyped-call]
-            except ImageNotFound:
-                return False
-            return True
-
-        return self._call(has)
+        return self._call(lambda client: has_image(client, image))
 
     def images(self) -> tuple[str, ...]:
         """Return the names of all images of the engine, sorted; an image may have several names."""
