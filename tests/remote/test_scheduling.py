@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import cases
 from tests.remote import files
 from tests.remote.bed import Bed
 from tests.remote.conftest import Far, Laptop
@@ -107,3 +108,12 @@ def test_a_guest_leaves_the_gpus_to_the_queue_there(bed: Bed, laptop: Laptop) ->
     until_it_waits(site, job, f"{files.FAR} has a gputui queue of its own, which gives out its GPUs: its queue owner")
     bed.docker("rm", "--force", "owners")
     site.until_state(job, "COMPLETED")
+
+
+@cases("way", ["ssh", "tls"])
+def test_the_input_of_an_interactive_job_ends(laptop: Laptop, way: str) -> None:
+    """Half of an encrypted connection cannot be closed, so there the input has one of its own."""
+    site = laptop(way)
+    site.serve()
+    words = ("run", "-i", "--gpus", "0", *SHELL, "sleep 0.5; cat; cat /etc/hostname")
+    assert site.run(*words, stdin=b"told\n" * 10_000).stdout == "told\n" * 10_000 + f"{files.FAR}\n"

@@ -45,8 +45,11 @@ class ContainerChannel:
         is_tty: bool,
         resize: Callable[[int, int], None],
         exit_code: Callable[[], int | None],
+        input_: socket.socket | None = None,
     ) -> None:
+        """`input_` is a connection for the input alone."""
         self._connection = connection
+        self._input = input_ or connection
         self._rest = bytearray(rest)
         self._frames = bytearray()
         self._resize = resize
@@ -65,7 +68,8 @@ class ContainerChannel:
     def fileno(self) -> int:
         return self._connection.fileno()
 
-    input_fileno = fileno
+    def input_fileno(self) -> int:
+        return self._input.fileno()
 
     def receive(self) -> list[tuple[bool, bytes]] | None:
         """Return output, of the engine's frames those that are complete; None at its end."""
@@ -90,12 +94,14 @@ class ContainerChannel:
     def send(self, data: bytes) -> None:
         """Write to standard input. Raises OSError."""
         self.on_input()
-        self._connection.sendall(data)
+        self._input.sendall(data)
 
     def end_input(self) -> None:
         """Close the sending half; an encrypted connection has none, so its input ends with the connection."""
-        if not self.is_tty and not isinstance(self._connection, ssl.SSLSocket):
-            with suppress(OSError):
+        with suppress(OSError):
+            if self._input is not self._connection:
+                self._input.shutdown(socket.SHUT_RDWR)
+            elif not self.is_tty and not isinstance(self._connection, ssl.SSLSocket):
                 self._connection.shutdown(socket.SHUT_WR)
 
     def resize(self, rows: int, columns: int) -> None:
@@ -128,6 +134,7 @@ class ContainerChannel:
 
     def close(self) -> None:
         self._closed.set()
+        self._input.close()
         self._connection.close()
 
 
@@ -219,14 +226,23 @@ class DockerExec:
         inspected = self._inspected(name)
         permit(submitter_of(inspected))
         container = str(inspected["Id"])
-        query = {"stream": "1", "stdout": "1", "stderr": "1", "stdin": str(int(interactive.stdin))}
+        endpoint, path = self._connection.endpoint, f"/containers/{container}/attach"
+        # the engine ends the input with the connection of the first client that has it
+        is_apart = interactive.stdin and not interactive.tty and endpoint is not None and endpoint.tls is not None
+        query = {"stream": "1", "stdout": "1", "stderr": "1", "stdin": str(int(interactive.stdin and not is_apart))}
         query["logs"] = str(int(inspected["State"]["Status"] != "created" and not interactive.tty))
         if detach_keys:
             query["detachKeys"] = detach_keys
-        made, rest = upgraded(self._connection, f"/containers/{container}/attach", query)
+        made, rest = upgraded(self._connection, path, query)
+        try:
+            input_ = upgraded(self._connection, path, {"stream": "1", "stdin": "1"})[0] if is_apart else None
+        except BaseException:
+            made.close()
+            raise
         return ContainerChannel(
             made,
             rest,
+            input_=input_,
             is_tty=interactive.tty,
             resize=lambda rows, columns: self._call(lambda client: client.resize(container, rows, columns)),
             exit_code=lambda: self._call(lambda client: _exit_code(client, container)),
