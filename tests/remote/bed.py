@@ -1,6 +1,6 @@
 """A machine with GPUs and the laptop beside it, both made of namespaces of this host, with a cable between them.
 
-The machine has its own network, host name, process tree, boot id, disk (/tmp, /root, /dev/shm), sshd, dockerd and
+The machine has its own network, host name, process tree, boot id, disk (/tmp, /var/lib, /root), sshd, dockerd and
 stand-in GPUs with UUIDs of their own; gputui is not installed there. The laptop runs gputui.
 `python -m tests.remote.bed` starts one to try things out on.
 """
@@ -193,7 +193,7 @@ class Bed:
 
     def written(self) -> list[str]:
         """Return the files on the machine's own disk, where programs write unasked."""
-        places = ["/tmp", "/var/tmp", "/root", "/home", "/dev/shm", str(self.sshd_home)]
+        places = ["/tmp", "/var/tmp", "/var/lib", "/root", "/home", "/dev/shm", str(self.sshd_home)]
         told = self.on_far("find", *places, "-xdev", "!", "-type", "d")
         return sorted(told.splitlines())
 

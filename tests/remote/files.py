@@ -35,7 +35,7 @@ exec nsenter --target "$pid" --mount sh -ec '
 _BOTH = """
 mkdir /run/bed
 mount --bind {bed} /run/bed
-for place in /tmp /var/tmp /root /home /dev/shm {checkout}; do
+for place in /tmp /var/tmp /var/lib /root /home /dev/shm {checkout}; do
   [ ! -d $place ] || mount -t tmpfs -o mode=1777 own $place
 done
 mkdir -p {bed}
