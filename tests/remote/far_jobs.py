@@ -24,10 +24,11 @@ echo done
 class FarJobs:
     """Jobs of one queue by their numbers from 0 on, and what they left in /srv of the machine."""
 
-    def __init__(self, bed: Bed, site: Far) -> None:
+    def __init__(self, bed: Bed, site: Far, place: str = "") -> None:
+        """`place` is a directory that they share with the jobs of another queue."""
         self._site = site
-        self.out = bed.out / uuid4().hex
-        self.out.mkdir()
+        self.out = bed.out / (place or uuid4().hex)
+        self.out.mkdir(exist_ok=True)
         self.ids: list[int] = []
 
     def submit(self, gpus: int, seconds: int = 1) -> int:

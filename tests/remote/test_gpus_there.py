@@ -57,9 +57,8 @@ def test_after_a_cut_gpus_are_unknown_and_jobs_wait(bed: Bed, laptop: Laptop) ->
     waiting = jobs.submit(1)
     jobs.open_gate()
     until(lambda: not jobs.held(), "the job goes on without us")
-    found = site.json("show", str(waiting))
-    assert found["state"] == "PENDING"
-    assert any(name in found["reason"]["text"] for name in ("lab", files.FAR)), found["reason"]
+    site.until(lambda: any(name in site.json("show", str(waiting))["reason"]["text"] for name in ("lab", files.FAR)))
+    assert site.json("show", str(waiting))["state"] == "PENDING"
     bed.reach()
     for job in (first, waiting):
         assert site.until_state(job, "COMPLETED", "FAILED", "LOST")["state"] == "COMPLETED"

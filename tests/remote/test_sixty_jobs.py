@@ -77,6 +77,32 @@ def _cut(bed: Bed, site: Far, *, quietly: bool) -> None:
     bed.reach()
 
 
+def test_two_queues_at_once_give_no_gpu_twice(bed: Bed, laptop: Laptop) -> None:
+    """Both are guests: each leaves alone what the other has, also where both want the same GPU at the same moment."""
+    sites = [laptop("ssh"), laptop("tls")]
+    jobs = [FarJobs(bed, site, "shared") for site in sites]
+    for site in sites:
+        site.serve()
+    for number in range(16):
+        for each in jobs:
+            each.submit(1 + number % 2)
+    for site in sites:
+        site.until(lambda site=site: _ended(site) == 16, PATIENCE)  # type: ignore[misc]
+        assert [job.state.value for job in site.queue.jobs().values()] == ["COMPLETED"] * 16
+    assert not jobs[0].overlaps()
+
+
+@cases("way", WAYS)
+def test_a_killed_gputui_leaves_nothing_there(bed: Bed, laptop: Laptop, way: str) -> None:
+    before = bed.processes(), bed.containers()
+    site = laptop(way)
+    serving = site.serve()
+    site.until(lambda: "FREE" in site.run("gpus", check=False).stdout)
+    assert (bed.processes(), bed.containers()) != before
+    site.kill(serving)
+    until(lambda: (bed.processes(), bed.containers()) == before, bed.processes)
+
+
 @cases("way", WAYS)
 def test_the_first_gpu_is_on_the_screen_within_two_seconds(laptop: Laptop, way: str) -> None:
     """On a machine with a processor for it; later in proportion to what else wants one."""
