@@ -86,7 +86,8 @@ ADVICE = {
     ProbeCode.GPU_LOST: f"{_KERNEL_LOG}\nsudo reboot",
     ProbeCode.FAILED: f"nvidia-smi\n{_KERNEL_LOG}\nsudo reboot",
     ProbeCode.UNREACHABLE: "docker info    # with the same DOCKER_HOST and docker context: the engine must answer\n"
-    "ssh HOST python3 --version    # 3.8 or newer reads them over ssh, else a container of runtime.probe_image",
+    "docker run --rm --gpus all IMAGE python3 --version    # IMAGE: runtime.probe_image, which it has or can pull\n"
+    "ssh HOST python3 --version    # over ssh 3.8 or newer needs no image",
 }
 _REPAIRS = {
     HealthCode.LOST: "sudo reboot    # a lost GPU comes back with the host, or not at all",
@@ -121,7 +122,7 @@ PATIENCE = 8.0
 """Seconds that the driver may take to answer, and a reading of all GPUs."""
 
 
-_HERE = ("docker info", "ssh ", "export ", "gputui ", "need_process_lists")
+_HERE = ("docker info", "docker run", "ssh ", "export ", "gputui ", "need_process_lists")
 """Beginnings of hints that are for this machine, even if the GPUs are on another."""
 
 
