@@ -18,7 +18,7 @@ from gputui.bootstrap import SystemClock
 from gputui.domain.container import ContainerRecord, ContainerState
 from gputui.domain.errors import Blame, CauseCode, RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
-from gputui.ports import Runtime
+from gputui.ports import Clock, Runtime
 from gputui.runtime.docker.records import made_success_up
 from gputui.runtime.docker.runtime import DockerRuntime
 from tests.cases import cases
@@ -35,11 +35,10 @@ pytestmark = pytest.mark.docker
 class Watched:
     """Runtime with a watch, whose wake-ups are counted."""
 
-    def __init__(self, engine: Dockerd) -> None:
+    def __init__(self, engine: Dockerd, clock: Clock | None = None) -> None:
         self.engine = engine
-        self.harness = Harness(
-            lambda store: DockerRuntime(store, RuntimeSettings(docker_host=engine.host), SystemClock()), image=IMAGE
-        )
+        settings, clock = RuntimeSettings(docker_host=engine.host), clock or SystemClock()
+        self.harness = Harness(lambda store: DockerRuntime(store, settings, clock), image=IMAGE)
         self.runtime = self.harness.open()
         self.woken = threading.Event()
         self.runtime.watch(self.woken.set)
@@ -121,6 +120,28 @@ def test_without_live_restore_lost_jobs_are_not_charged(watched: Watched, how: s
     other = record(watched.runtime, before).cause
     assert other is not None
     assert other.code is CauseCode.NON_ZERO_EXIT
+
+
+class EarlyClock(SystemClock):
+    """Clock of a machine that is an hour ahead of the engine's."""
+
+    def now(self) -> datetime:
+        return super().now() + timedelta(hours=1)
+
+
+def test_a_restart_of_an_engine_whose_clock_is_an_hour_behind_is_not_charged(own_engine: Dockerd) -> None:
+    watched = Watched(own_engine, EarlyClock())
+    try:
+        container_id = watched.run("exec sleep 600")
+        own_engine.stop()
+        watched.down()
+        own_engine.launch(live_restore=True)  # so that the times alone tell
+        watched.wait()
+        cause = record(watched.runtime, container_id).cause
+        assert cause is not None
+        assert cause.code is CauseCode.CONTAINER_LOST
+    finally:
+        watched.runtime.close()
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])

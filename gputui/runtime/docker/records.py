@@ -345,6 +345,8 @@ class Outages(Struct, eq=False):
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _windows: list[tuple[datetime, datetime | None]] = field(default_factory=list)
     _silent_since: datetime | None = None
+    ahead: timedelta = timedelta()
+    """Time by which the engine's clock is ahead of this machine's, on which the periods are."""
 
     def silent(self, now: datetime) -> None:
         with self._lock:
@@ -354,6 +356,11 @@ class Outages(Struct, eq=False):
         with self._lock:
             if not self._windows or self._windows[-1][1] is not None:
                 self._windows = [*self._windows[-_KEPT:], (self._silent_since or now, None)]
+
+    def compare_clocks(self, engines: datetime | None, now: datetime) -> None:
+        """Note how far the clocks differ; what an answer takes to come is no difference."""
+        ahead = engines - now if engines else timedelta()
+        self.ahead = ahead if abs(ahead) > _MARGIN else timedelta()
 
     def deny(self) -> None:
         """Forget the last outage: only the connection was cut."""
@@ -376,6 +383,7 @@ class Outages(Struct, eq=False):
         at = record.ended_at
         if at is None or record.exit_code == UNKNOWN_EXIT:
             return record
+        at -= self.ahead
         with self._lock:
             is_covered = any(
                 lost - _MARGIN <= at and (back is None or at <= back + _MARGIN) for lost, back in self._windows

@@ -290,6 +290,7 @@ class DockerRuntime:
 
     def _facts_of(self, version: EngineJson, info: EngineJson) -> EngineFacts:
         facts = read_facts(version, info)
+        self._cache.outages.compare_clocks(parse_time(info.get("SystemTime")), self._clock.now())
         is_here, machine = runs_here(info, self._connection.endpoint), str(info.get("Name") or "")
         gpus = replace(facts.gpus, is_local=is_here, address=self._connection.where, machine=machine)
         if gpus.is_local and gpus.mode == GpuMode.CDI and gpus.cdi_devices is None:
