@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.torture, pytest.mark.needs("gcc"), pytest.mark.timeout
 
 Check = Callable[[Path, dict[str, list[Any]]], None]
 """Checks a disk by what was acknowledged."""
-AT_ONCE = 150
+AT_ONCE = 80
 """Disks of a life that the test line checks."""
 SAMPLES = 12 if IS_LONG else 2
 """Disks with parts taken at random, of each moment."""

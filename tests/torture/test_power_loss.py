@@ -20,24 +20,33 @@ from tests.lane import IS_LONG
 from tests.store.power.disk import Disk, Moment, is_as_recorded, moments, put
 from tests.store.power.recording import Recording
 
-pytestmark = [pytest.mark.torture, pytest.mark.needs("gcc"), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.torture, pytest.mark.needs("gcc", "mount", "unshare"), pytest.mark.timeout(1800)]
 
 GPUTUI = [sys.executable, "-m", "gputui"]
 JOBS = 12 if IS_LONG else 4
 RESUMED = 60 if IS_LONG else 1
 """Disks on which a scheduler goes on."""
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+ANOTHER_START = "b4f6c1de-0000-4000-8000-000000000000\n"
 
 
 class Server:
     """Scheduler and commands over a state directory with two GPUs; jobs leave marks in a file outside."""
 
-    def __init__(self, state: Path, marks: Path, environ: Mapping[str, str]) -> None:
+    def __init__(self, state: Path, marks: Path, environ: Mapping[str, str], *, is_restarted: bool = False) -> None:
+        """With `is_restarted` the machine has another boot id for the scheduler and its jobs."""
         self.marks = marks
+        self._serve_words = [*GPUTUI, "serve"]
+        if is_restarted:
+            boot_id = marks.with_name("boot_id")
+            boot_id.write_text(ANOTHER_START)
+            script = f'mount --bind "$0" {BOOT_ID} && exec "$@"'
+            self._serve_words = ["unshare", "--mount", "sh", "-c", script, str(boot_id), *self._serve_words]
         own = {"GPUTUI_STATE": str(state), "GPUTUI_CONFIG": "/dev/null", "XDG_STATE_HOME": str(marks.parent / "home")}
         self._environ = {**environ, **own, "GPUTUI_PROBE": "sim:2", "GPUTUI_RUNTIME": "process"}
 
     def __enter__(self) -> Server:
-        self._serve = subprocess.Popen([*GPUTUI, "serve"], env=self._environ, stderr=subprocess.DEVNULL)
+        self._serve = subprocess.Popen(self._serve_words, env=self._environ, stderr=subprocess.DEVNULL)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -108,7 +117,7 @@ def go_on(state: Path, moment: Moment, marks: Path) -> None:
     """Let another scheduler run what is left, and check how often each job has run."""
     submitted, ended = told(moment)
     before = Counter(marks.read_text().split())
-    with Server(state, marks, os.environ) as server:
+    with Server(state, marks, os.environ, is_restarted=True) as server:
         if submitted:
             server.run("wait", *map(str, submitted))
     after = Counter(marks.read_text().split())
