@@ -106,6 +106,7 @@ def test_a_guest_leaves_the_gpus_to_the_queue_there(bed: Bed, laptop: Laptop) ->
     site.serve()
     job = site.submit("--gpus", "1", *SHELL, "true")
     until_it_waits(site, job, f"{files.FAR} has a gputui queue of its own, which gives out its GPUs: its queue owner")
+    until_it_waits(site, job, "submit there: `gputui --on ssh://lab`")
     bed.docker("rm", "--force", "owners")
     site.until_state(job, "COMPLETED")
 

@@ -392,7 +392,9 @@ def engine_refusal(engine: EngineGpus, gpus: Sequence[Gpu], machine: str = "") -
     """Return why no container can be given any of these GPUs, of `machine` if it is another; None when they can."""
     if engine.owner:
         text = f"{engine.elsewhere} has a gputui queue of its own, which gives out its GPUs: {engine.owner}"
-        hint = f"submit there: `gputui --on ssh://{engine.elsewhere}`\nor share them: runtime.as_guest = true"
+        scheme, _, place = engine.address.partition("://")
+        host = place.partition("/")[0] if scheme == "ssh" else engine.elsewhere  # ssh may know it by another name
+        hint = f"submit there: `gputui --on ssh://{host}`\nor share them: runtime.as_guest = true"
         return EngineRefusal(text, hint)
     if gpus and bool(machine) != bool(engine.elsewhere):
         here = "this machine"
