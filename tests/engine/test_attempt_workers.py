@@ -80,6 +80,21 @@ def test_a_container_is_cleaned_up_although_its_job_is_in_history(
     assert not world.docker.made
 
 
+def test_a_clean_up_is_repeated_although_the_clock_went_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise RuntimeFault(Cause(CauseCode.DISK_FULL, "no space left"))
+
+    job_id = world.submit()
+    world.tick(2)
+    world.exit(job_id)
+    with monkeypatch.context() as broken:
+        broken.setattr(world.docker, "save_log", full)
+        world.tick(2)
+    world.clock.advance(-86400)
+    world.tick(2)
+    assert not world.docker.made
+
+
 def test_a_container_of_a_job_that_nobody_knows_is_left_alone(world: World) -> None:
     world.docker.made["c"] = ContainerRecord("c", 999, 1, ContainerState.EXITED, exit_code=0)
     world.tick(3)

@@ -90,6 +90,18 @@ def test_a_log_is_read_completely(engine: StandInEngine, runtime: DockerRuntime,
     assert (tmp_path / "1.log").read_bytes() == b"one\ntwo\n"
 
 
+def test_a_log_that_the_engine_gives_no_more_is_kept_as_a_sentence(
+    engine: StandInEngine, runtime: DockerRuntime, tmp_path: Path
+) -> None:
+    """A kill of dockerd while it removes a container leaves it dead: its output can never be read again."""
+    engine.special[PATH] = lambda handler, query: handler.reply({"message": "container is dead"}, 409)
+    with pytest.raises(RuntimeFault, match="dead"):
+        runtime.save_log(NAME, tmp_path / "1.log")
+    engine.runs(NAME, Status="dead", Running=False, Dead=True)
+    runtime.save_log(NAME, tmp_path / "1.log")
+    assert "the output is gone" in (tmp_path / "1.log").read_text()
+
+
 class Writer:
     """Container that wrote numbered lines, and whose followers are repeatedly disconnected."""
 

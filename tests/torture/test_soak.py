@@ -79,13 +79,14 @@ def test_nothing_is_lost_or_done_twice_while_everything_fails(hour: BadHour, tor
         hour.ask_again()
         time.sleep(hour.rng.uniform(0, 1.5))
         hour.fault()
+    print(table(dict(sorted(hour.done.items()))))
     hour.end()
     wait_for_the_end(hour.site)
     until(lambda: not list(living(hour.processes.mark)), "processes of jobs are left", seconds=120)
     until(lambda: not hour.site.engine.docker("ps", "-aq"), "containers are left", seconds=120)
     verified = hour.site.run("state", "verify", check=False)
     assert verified.returncode == 0, verified
-    print(table(dict(sorted(hour.done.items()))), check(hour), sep="\n")
+    print(check(hour))
 
 
 @dataclass(frozen=True)

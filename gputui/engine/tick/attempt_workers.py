@@ -527,7 +527,7 @@ class AttemptWorkers:
         """Save an ended container's output and remove it; one clean-up at a time, repeated after `RETRY_CLEANING`."""
         with self._lock:
             last = self._cleaned_at.get(record.id)
-            if record.id in self._cleaning or (last is not None and now - last < RETRY_CLEANING):
+            if record.id in self._cleaning or (last is not None and last <= now < last + RETRY_CLEANING):
                 return
             self._cleaned_at[record.id] = now
             self._cleaning.add(record.id)

@@ -383,6 +383,11 @@ def save(client: APIClient, container_id: str, path: Path) -> None:
                     file.write(block)
                 file.seek(0)
                 file.write(line)
+    except RuntimeFault:
+        if not client.inspect_container(container_id)["State"].get("Dead"):
+            raise
+        with kept_log(path) as file:  # a removal has begun, which the engine's own end interrupted
+            file.write(b"[gputui: the output is gone, as the engine had begun to remove the container]\n")
     except RequestException:
         raise  # also an OSError, but of the engine, not of the disk
     except ValueError as error:
