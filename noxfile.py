@@ -6,9 +6,11 @@ environments of its own. The gate, .ci/run, calls these tasks and has no steps o
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 import shutil
 import sys
+import tomllib
 from pathlib import Path
 
 import nox
@@ -42,6 +44,11 @@ ON_BARE = (
 WITHOUT_DATA = ("commands", "plan", "store", "log_flood", "telemetry", "thin")
 """Benchmarks that need neither traces nor other programs."""
 
+APART = {"audit.py"}
+"""Scripts of `scripts/` that are tasks of their own: this one asks others."""
+UNLIKE = {"PYTHONHASHSEED": "1", "TZ": "Asia/Kathmandu", "LC_ALL": "C"}
+"""Surroundings of the second build, beside another directory, other times and a umask of 077."""
+
 nox.options.default_venv_backend = "none"
 nox.options.sessions = ["check", "test"]
 
@@ -59,6 +66,8 @@ def check(session: nox.Session) -> None:
     tool(session, "mypy")
     tool(session, "lint-imports")
     for script in sorted((ROOT / "scripts").glob("[a-z]*.py")):
+        if script.name in APART:
+            continue
         if "--check" in script.read_text():
             tool(session, "python", str(script), "--check")
         else:
@@ -68,17 +77,44 @@ def check(session: nox.Session) -> None:
 
 
 def built(session: nox.Session, place: Path) -> Path:
-    """Build the source archive, and from that the wheel; return the wheel. Neither may be large."""
+    """Build the source archive, and from that the wheel, twice; return the wheel.
+
+    Neither archive may be large, and the second of each, of a copy in other surroundings, must be equal to the first.
+    """
     shutil.rmtree(place, ignore_errors=True)
-    session.install("-q", "build")
-    session.run("python", "-m", "build", "--outdir", str(place), str(ROOT), silent=True)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    session.install("-q", "build", *project["build-system"]["requires"])
+    again, copy = Path(session.create_tmp(), "again"), Path(session.create_tmp(), "ein anderer Ort")
+    for directory in (again, copy):
+        shutil.rmtree(directory, ignore_errors=True)
+    others = ("--cached", "--others", "--exclude-standard", "--", ".", ":!tests", ":!screenshots")
+    for name in git(session, "-c", "core.quotePath=false", "ls-files", *others):
+        if (ROOT / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, copy / name)
+    environ = {"SOURCE_DATE_EPOCH": git(session, "log", "-1", "--format=%ct")[0]}
+    words = ("python", "-m", "build", "--no-isolation", "--outdir")
+    session.run(*words, str(place), str(ROOT), silent=True, env=environ)
+    shell = ("bash", "-c", 'umask 077 && chmod -R go= "$0" && exec "$@"', str(copy))
+    session.run(*shell, *words, str(again), str(copy), silent=True, env={**environ, **UNLIKE}, external=True)
     archives = sorted(place.iterdir())
     for archive in archives:
         size = archive.stat().st_size
-        session.log(f"{archive.name}: {size / 1024**2:.2f} MiB")
+        session.log(f"{archive.name}: {size / 1024**2:.2f} MiB, SHA-256 {sha256(archive)}")
         if size > MOST_BYTES:
             session.error(f"{archive.name} has more than {MOST_BYTES} bytes")
+        if sha256(archive) != sha256(again / archive.name):
+            session.error(f"{archive.name} differs when it is built again: compare it with {again / archive.name}")
     return next(archive for archive in archives if archive.suffix == ".whl")
+
+
+def git(session: nox.Session, *words: str) -> list[str]:
+    """Return the lines that git prints in the checkout."""
+    return str(session.run("git", "-C", str(ROOT), *words, silent=True, external=True, log=False)).splitlines()
+
+
+def sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 @nox.session(venv_backend="venv")
@@ -95,6 +131,33 @@ def smoke(session: nox.Session, versions: str) -> None:
     session.install("-q", "-c", str(constraints), f"{wheel}[kubernetes,mcp,otel,report,web]")
     session.chdir(place)  # or the checkout would be imported instead of what is installed
     session.run("python", str(ROOT / "tests" / "smoke" / "run.py"))
+
+
+@nox.session
+def audit(session: nox.Session) -> None:
+    """Ask for published advisories about the dependencies; `-- --require` fails where none can be reached."""
+    tool(session, "python", "scripts/audit.py", *session.posargs)
+
+
+@nox.session(venv_backend="venv")
+def dist(session: nox.Session) -> None:
+    """Build what a release uploads into `dist/`, with the bill of materials and SHA-256 sums; all must be committed."""
+    if changed := git(session, "status", "--porcelain"):
+        session.error(f"not committed, so it belongs to no release: {', '.join(line[3:] for line in changed)}")
+    place = ROOT / "dist"
+    version = built(session, place).name.split("-")[1]
+    archives = sorted(place.iterdir())
+    if f"v{version}" not in git(session, "tag", "--points-at", "HEAD"):
+        session.warn(f"this commit has no tag v{version}, so it is no release: do not upload it")
+    session.install("-q", "twine")
+    session.run("python", "-m", "twine", "check", "--strict", *map(str, archives))
+    environ = {"SOURCE_DATE_EPOCH": git(session, "log", "-1", "--format=%ct")[0]}
+    words = (str(Path(sys.executable)), "scripts/sbom.py")
+    bill = place / f"gputui-{version}.cdx.json"
+    bill.write_text(str(session.run(*words, silent=True, external=True, env=environ)))
+    sums = [f"{sha256(file)}  {file.name}\n" for file in (*archives, bill)]
+    (place / "SHA256SUMS").write_text("".join(sums))
+    session.log("\n" + "".join(sums))
 
 
 @nox.session

@@ -3,62 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import distribution
 from pathlib import Path
-
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # run as a file
 
+from scripts._dependencies import EXTRAS, licence, packages
 from scripts._generated import settle
 
-EXTRAS = ("", "report", "metrics", "otel", "web", "mcp", "kubernetes")
-"""Those for users, the always installed ones first."""
 _HEAD = """# Licences
 
-gputui is under the [MIT licence](https://github.com/gputui/gputui/blob/main/LICENSE). It ships none of the packages
-below; pip installs them. The names of the licences are those that each package states. `nox -s docs` writes this page.
+gputui is under the [Apache License 2.0](https://github.com/gputui/gputui/blob/main/LICENSE). It ships none of the
+packages below; pip installs them. The names of the licences are those that each package states. `nox -s docs` writes
+this page; a release has the same with versions, as a [bill of materials](releasing.md#bill-of-materials).
 
 | package | licence | needed for |
 |---|---|---|
 """
-
-
-def packages() -> dict[str, str]:
-    """Return the extra that brings each dependency, by name; empty for what is always installed."""
-    found: dict[str, str] = {}
-    for extra in EXTRAS:
-        for name in _below("gputui", extra, frozenset()):
-            found.setdefault(name, extra)
-    return found
-
-
-def _below(name: str, extra: str, seen: frozenset[str]) -> Iterator[str]:
-    for text in distribution(name).requires or ():
-        wanted = Requirement(text)
-        if wanted.marker is not None and not wanted.marker.evaluate({"extra": extra}):
-            continue
-        package = str(canonicalize_name(wanted.name))
-        if package in seen or package == "gputui":
-            continue
-        try:
-            distribution(package)
-        except PackageNotFoundError:  # for another version of Python
-            continue
-        yield package
-        for inner in ("", *wanted.extras):
-            yield from _below(package, inner, seen | {package})
-
-
-def licence(package: Distribution) -> str:
-    """Return the licence as the package states it."""
-    told = package.metadata
-    if "License-Expression" in told:
-        return told["License-Expression"]
-    named = [line.rpartition(" :: ")[2] for line in told.get_all("Classifier") or () if line.startswith("License ::")]
-    return ", ".join(named or told.get_all("License") or ["not stated"]).partition("\n")[0]
 
 
 def page() -> str:

@@ -71,7 +71,7 @@ def test_prometheus_reads_the_settings_of_the_compose_file() -> None:
 
 
 def test_every_installed_dependency_is_on_the_page_of_licences() -> None:
-    from scripts.licences import packages
+    from scripts._dependencies import packages
 
     rows = dict(re.findall(r"^\| (\S+) \| ([^|]+) \|", (ROOT / "docs" / "licences.md").read_text(), re.MULTILINE))
     found = packages()
