@@ -65,9 +65,8 @@ def container_record(inspected: EngineJson, *, cause: Cause | None = None) -> Co
     # {"8888/tcp": [{"HostIp": "0.0.0.0", "HostPort": "49153"}]}
     for key, bindings in sorted(((inspected.get("NetworkSettings") or {}).get("Ports") or {}).items()):
         port, _, protocol = key.partition("/")
-        for ip, host_port in places_of(bindings):
-            if host_port:
-                ports.append(PublishedPort(int(port), int(host_port), protocol or "tcp", ip))
+        places = (place for place in places_of(bindings) if place[1])
+        ports += [PublishedPort(int(port), int(at), protocol or "tcp", ip) for ip, at in places]
     return ContainerRecord(
         id=inspected["Id"],
         job_id=job_id,
