@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias
@@ -58,3 +59,9 @@ def laptop(bed: Bed, _commands: Commands, tmp_path: Path) -> Iterator[Laptop]:
     yield make
     for site in made:
         site.close()
+
+
+def states(site: Far) -> dict[str, str]:
+    """Return the state of each GPU by UUID; none until the scheduler has its first reading."""
+    told = site.run("gpus", "--json", check=False)
+    return {gpu["uuid"]: gpu["state"] for gpu in json.loads(told.stdout)} if told.returncode == 0 else {}

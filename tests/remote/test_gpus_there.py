@@ -7,7 +7,7 @@ import pytest
 from tests.cases import cases
 from tests.remote import files
 from tests.remote.bed import WAYS, Bed
-from tests.remote.conftest import Laptop
+from tests.remote.conftest import Laptop, states
 from tests.remote.far_jobs import FarJobs
 from tests.runtime.dockerd import IMAGE
 from tests.waiting import until
@@ -75,5 +75,5 @@ def test_foreign_use_there_is_seen(bed: Bed, laptop: Laptop) -> None:
     pid = bed.start_on_far("sleep", "1000")
     bed.idle(f"gpu 1 process {pid} 1073741824 C")
     expected = dict(zip(bed.uuids, ("FOREIGN", "FOREIGN", "FREE", "FREE"), strict=True))
-    site.until(lambda: {gpu["uuid"]: gpu["state"] for gpu in site.json("gpus")} == expected)
+    site.until(lambda: states(site) == expected)
     bed.on_far("kill", str(pid))

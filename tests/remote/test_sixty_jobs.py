@@ -13,7 +13,7 @@ import pytest
 from tests.cases import cases
 from tests.e2e.terminal import Terminal
 from tests.remote.bed import WAYS, Bed
-from tests.remote.conftest import Far, Laptop
+from tests.remote.conftest import Far, Laptop, states
 from tests.remote.far_jobs import FarJobs
 from tests.runtime.dockerd import IMAGE
 from tests.waiting import until
@@ -133,7 +133,8 @@ def test_foreign_use_keeps_jobs_away_until_it_ends(bed: Bed, laptop: Laptop, way
     bed.idle(*(f"gpu {index} process {pid} 1073741824 C" for index in (1, 2)))
     gpus = f'"device={theirs[0]}"'
     container = bed.docker("run", "--detach", "--network", "host", "--gpus", gpus, IMAGE, "sleep", "1000")
-    _until_foreign(site, theirs)
+    expected = dict.fromkeys(theirs, "FOREIGN") | {free: "FREE"}
+    site.until(lambda: states(site) == expected)
     jobs = FarJobs(bed, site)
     for _ in range(3):
         jobs.submit(1)
@@ -146,7 +147,3 @@ def test_foreign_use_keeps_jobs_away_until_it_ends(bed: Bed, laptop: Laptop, way
     assert site.until_state(two, "COMPLETED", "FAILED")["state"] == "COMPLETED"
     for process in site.serving:
         process.terminate()
-
-
-def _until_foreign(site: Far, uuids: list[str]) -> None:
-    site.until(lambda: [gpu["uuid"] for gpu in site.json("gpus") if gpu["state"] == "FOREIGN"] == uuids)
