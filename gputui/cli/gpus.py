@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from datetime import datetime
 
@@ -13,10 +14,13 @@ from gputui.cli.session import Session, pass_session
 from gputui.domain.arrays import Names
 from gputui.domain.as_json import gpu_json, host_json
 from gputui.domain.errors import GputuiError, NotFoundError
-from gputui.domain.gpu import GpuState, GpuView, HealthCode, Holder, find_gpu, short_names
+from gputui.domain.gpu import GpuState, GpuView, HealthCode, Holder, ProbeCode, find_gpu, short_names
 from gputui.domain.snapshot import Snapshot, kept_words, reservations_by_gpu
 from gputui.domain.text import format_duration, format_size, plain, plural
 from gputui.ports.backend import DirectBackend
+
+_FIRST_WITHIN = 5.0
+"""Seconds that a scheduler which has just begun may take for its first reading."""
 
 
 def picture(backend: DirectBackend) -> Snapshot:
@@ -24,9 +28,14 @@ def picture(backend: DirectBackend) -> Snapshot:
 
     Says on stderr of which nodes of a cluster there are no readings, and why.
     """
-    snapshot = backend.gpus(lambda words: terminal.write(f"{plain(words)}\n", err=True))
-    if not snapshot.gpus:
+    deadline = time.monotonic() + _FIRST_WITHIN
+    while True:
+        snapshot = backend.gpus(lambda words: terminal.write(f"{plain(words)}\n", err=True))
         status = snapshot.nodes[0].probe if snapshot.nodes else None
+        if snapshot.gpus or status is None or status.code is not ProbeCode.STARTING or time.monotonic() > deadline:
+            break
+        time.sleep(0.1)  # its scheduler has just begun
+    if not snapshot.gpus:
         raise GputuiError(status.text if status else "no GPUs are known", hint="gputui doctor shows more")
     return snapshot
 

@@ -121,6 +121,16 @@ def test_without_gpus_the_probe_s_sentence_is_the_error(run: Run, monkeypatch: p
         assert "no NVIDIA driver here" in result.err
 
 
+def test_the_first_reading_of_a_scheduler_that_has_just_begun_is_waited_for(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starting = Snapshot(nodes=(Node("here", probe=ProbeStatus()),))
+    told = iter((starting, starting, snapshot(gpus=2)))
+    monkeypatch.setattr(adapters, "measured_snapshot", lambda options, store, probe: next(told))
+    result = run("gpus", "--json")
+    assert (result.code, len(json.loads(result.out))) == (0, 2)
+
+
 def test_without_a_scheduler_gpus_are_read_directly(run: Run, store: KeptStore, tmp_path: Path) -> None:
     result = run("--probe", "sim:3:L40S", "gpus", "--json")
     shown = json.loads(result.out)
