@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from msgspec.structs import replace
 
+from gputui.config import load_merged
 from gputui.domain.access import Actor
 from gputui.domain.gpu import Gpu, GpuSample, GpuState, GpuView, Health
 from gputui.domain.job import ArrayRef, Attempt, BootTime, Job
 from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
 from gputui.domain.recurring import Recurrence, RecurringJob
 from gputui.domain.runs import runs_of
+from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState
 
@@ -128,3 +131,8 @@ def snapshot(jobs: Iterable[Job] = (), gpus: int | Iterable[GpuView] = 0, **chan
     views = tuple(view(i) for i in range(gpus)) if isinstance(gpus, int) else tuple(gpus)
     fields: dict[str, Any] = {"taken_at": NOW, "nodes": (Node("here", views),), "jobs": tuple(jobs)}
     return Snapshot(**{**fields, **changes})
+
+
+def load_settings(path: Path | None, environ: Mapping[str, str]) -> Settings:
+    """Return the settings of one file and the environment, which takes precedence; defaults for all others."""
+    return load_merged(None, path, environ).settings

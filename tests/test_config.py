@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gputui import config as options
 from gputui import thin
-from gputui.config import Options, ProbeSpec, load_settings, parse_probe, resolve, settings_file
+from gputui.config import Options, ProbeSpec, parse_probe, resolve, settings_file
 from gputui.domain.cluster import Engine, parse_engine
 from gputui.domain.errors import InputError
 from gputui.domain.settings import (
@@ -24,6 +24,7 @@ from gputui.domain.settings import (
     TenantSettings,
 )
 from tests.cases import cases
+from tests.factories import load_settings
 
 
 @pytest.fixture(autouse=True)
@@ -426,7 +427,7 @@ KEYS = st.sampled_from(["tick_interval", "memory_floor", "host_jobs", "hand_over
 @given(table=st.dictionaries(KEYS, VALUES, max_size=3))
 def test_any_table_gives_settings_or_an_input_error(table: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     status = Path("/").stat()
-    monkeypatch.setattr(settings_file, "read_with_status", lambda path, where: ({"scheduler": table}, status))
+    monkeypatch.setattr(settings_file, "read_toml", lambda path, where: ({"scheduler": table}, status))
     try:
         load_settings(Path("config.toml"), {})
     except InputError as error:

@@ -140,7 +140,7 @@ def _edit_of(
     if in_editor:
         words = drafts.split_words(after.get("env", ""), "--env")
         typed = dict(word.partition("=")[::2] for word in words if "=" in word)
-        hidden = {**drafts.env_values(job.spec), **typed}
+        hidden = dict(job.spec.options.env) | typed
         head = f"Job {job.id} takes over the changes that you save in this file; leave it as it is to change nothing."
         found = edits.Editor(head).edit(drafts.masked(after), by)
         after = drafts.revealed(found, hidden) if found is not None else dict(after)

@@ -17,7 +17,6 @@ from gputui.config.settings_file import (
     TABLES,
     listen_address,
     load_merged,
-    load_settings,
     read_toml,
     value_of_text,
 )
@@ -32,7 +31,7 @@ __all__ = [
     "Options",
     "ProbeSpec",
     "listen_address",
-    "load_settings",
+    "load_merged",
     "parse_probe",
     "read_toml",
     "resolve",

@@ -19,23 +19,9 @@ from gputui.domain.errors import InputError
 from gputui.domain.job_spec import MAX_PRIORITY
 from gputui.domain.settings import (
     EVENTS,
-    AccessSettings,
-    AdmissionSettings,
-    ClusterSettings,
-    ConsoleSettings,
-    GpuSettings,
-    HookSettings,
-    LogSettings,
-    MetricsSettings,
-    PolicySettings,
-    ReportSettings,
-    RuntimeSettings,
-    SchedulerSettings,
     ServerSettings,
     Settings,
-    StoreSettings,
     TenantSettings,
-    TracesSettings,
     Window,
     parse_ssh_address,
     parse_weekly,
@@ -46,13 +32,8 @@ MAX_FILE = 1024**2
 """Maximum size in bytes: settings and job files are written by hand, so a larger file is something else."""
 
 
-def read_toml(path: Path, where: str) -> dict[str, Any]:
-    """Return the tables of a TOML file; raise InputError that names it where it cannot be read or parsed."""
-    return read_with_status(path, where)[0]
-
-
-def read_with_status(path: Path, where: str) -> tuple[dict[str, Any], os.stat_result]:
-    """Return the tables, and owner and mode of the same opened file."""
+def read_toml(path: Path, where: str) -> tuple[dict[str, Any], os.stat_result]:
+    """Return the tables of a TOML file, and owner and mode of the same opened file; raise InputError that names it."""
     import tomllib
 
     try:
@@ -166,31 +147,12 @@ SIZES = frozenset(
     | {"logs_max_size", "telemetry_max_size", "history_max_size", "audit_max_size"}
     | {"memory", "shm_size"}
 )
-_MAY_BE_ZERO = frozenset(
-    {
-        "stop_grace",
-        "history_after",
-        "memory_floor",
-        "disk_floor",
-        "keep_finished",
-        "infrastructure_retries",
-        "fast_failures",
-        "fast_failing_jobs",
-        "promote_after",
-        "newcomer_credit",
-        "patience",
-        "forecast_jobs",
-        "standing_priority",
-        "agent_priority",
-        "agent_gpus",
-        "reservation_grace",
-        "preemption_grace",
-        "preemption_min_run",
-        "idle_below",
-        "idle_gpus_after",
-        "gpu_hour",
-        "kwh",
-    }
+_PRIORITIES = frozenset({"standing_priority", "agent_priority"})
+_MAY_BE_ZERO = _PRIORITIES.union(
+    ("stop_grace", "history_after", "keep_finished", "memory_floor", "disk_floor"),
+    ("infrastructure_retries", "fast_failures", "fast_failing_jobs", "promote_after", "newcomer_credit"),
+    ("patience", "forecast_jobs", "agent_gpus", "reservation_grace", "preemption_grace", "preemption_min_run"),
+    ("idle_below", "idle_gpus_after", "gpu_hour", "kwh"),
 )
 CHOICES = {
     "hand_over": ("auto", "always", "never"),
@@ -208,7 +170,6 @@ CHOICES = {
     "probe": ("off", "ssh"),
     "cluster_jobs": ("own", "all"),
 }
-_PRIORITIES = frozenset({"standing_priority", "agent_priority"})
 LOOPBACK = "127.0.0.1"
 
 
@@ -270,23 +231,12 @@ def _check_listed(value: object, known: tuple[str, ...], noun: str, where: str) 
         raise InputError(f"{shown(str(unknown[0]))} is not {noun}", where=where, hint="known: " + ", ".join(known))
 
 
+SERVERS = "servers"
+"""Name of the list of tables of servers, at the top of a file."""
 TABLES: Mapping[str, type[Any]] = {
-    "scheduler": SchedulerSettings,
-    "store": StoreSettings,
-    "runtime": RuntimeSettings,
-    "gpus": GpuSettings,
-    "policy": PolicySettings,
-    "access": AccessSettings,
-    "admission": AdmissionSettings,
-    "console": ConsoleSettings,
-    "cluster": ClusterSettings,
-    "hooks": HookSettings,
-    "metrics": MetricsSettings,
-    "report": ReportSettings,
-    "log": LogSettings,
-    "traces": TracesSettings,
+    name: type(getattr(Settings(), name)) for name in Settings.__struct_fields__ if name != SERVERS
 }
-_GPU_LISTS = frozenset({"share", "prefer", "left_free"})
+GPU_LISTS = frozenset({"share", "prefer", "left_free"})
 _BOOLEANS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 
 
@@ -303,11 +253,6 @@ class LoadedSettings(Struct, frozen=True):
     settings: Settings
     ignored: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Ignored keys, which the site does not let that source (a personal file, the environment) change, by source."""
-
-
-def load_settings(path: Path | None, environ: Mapping[str, str]) -> Settings:
-    """Return the settings of one file and the environment, which takes precedence; defaults for all others."""
-    return load_merged(None, path, environ).settings
 
 
 def load_merged(site: Path | None, own: Path | None, environ: Mapping[str, str]) -> LoadedSettings:
@@ -384,7 +329,7 @@ def _split(layer: SettingsTables, may_change: frozenset[str] | None) -> tuple[Se
 
 
 def _of_file(path: Path) -> SettingsTables:
-    tables, status = read_with_status(path, str(path))
+    tables, status = read_toml(path, str(path))
     if tables.get("hooks"):
         _check(path, status, "file")
         for directory in dict.fromkeys((path.parent, path.resolve().parent)):
@@ -421,10 +366,6 @@ def _of_file(path: Path) -> SettingsTables:
                 raise unknown(f"{table}.{key}", where, fields)
             keys[key] = _read(key, fields[key], value, where)
     return tables
-
-
-SERVERS = "servers"
-"""Name of the list of tables of servers, at the top of a file."""
 
 
 def _check_servers(rows: object, where: str) -> None:
@@ -467,7 +408,7 @@ def _read(key: str, annotation: str, value: object, where: str) -> object:
         value = parse_duration(str(value), where=where)
     elif key in SIZES and isinstance(value, str):
         value = parse_size(value, where=where)
-    elif key in _GPU_LISTS:
+    elif key in GPU_LISTS:
         value = gpu_names(value)
     elif key == "allow":
         value = allowed(value, where)

@@ -277,7 +277,7 @@ MAX_DURATION = timedelta(days=3650)
 DURATION_HINT = "write 90s, 1h30m, 2d or 2-12:00:00"
 
 
-def parse_size(text: str, *, where: str | None = None) -> int:
+def parse_size(text: str, where: str | None = None) -> int:
     """Return the bytes of `16g`, `512m`, `1.5GiB` or `1048576`."""
     match = _SIZE.fullmatch(text.strip())
     if not match or len(text) > 40:
@@ -303,7 +303,7 @@ def format_size(size: int | None) -> str:
     return digits if unit == "B" else digits + unit
 
 
-def parse_duration(text: str, *, where: str | None = None) -> timedelta:
+def parse_duration(text: str, where: str | None = None) -> timedelta:
     """Return the duration of `90s`, `1h30m`, `2d`, `1 day 2 hours`, `2-12:00:00`, or `0`, which needs no unit."""
     number = text.strip()
     if lacks_unit(text):
@@ -326,7 +326,7 @@ def lacks_unit(text: str) -> bool:
     return len(text) <= 40 and _BARE.fullmatch(number) is not None and float(number) > 0
 
 
-def parse_time_span(text: str, *, where: str | None = None) -> timedelta:
+def parse_time_span(text: str, where: str | None = None) -> timedelta:
     duration = parse_duration(text, where=where)
     if not duration:
         raise InputError(f"{quoted(text)} is not above 0", where=where, hint=DURATION_HINT)

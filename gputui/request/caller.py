@@ -17,16 +17,8 @@ from gputui.domain.errors import ParseLocallyError
 from gputui.domain.job_spec import Inherited
 
 HOST_ENV = (
-    "PATH",
-    "LD_LIBRARY_PATH",
-    "PYTHONPATH",
-    "VIRTUAL_ENV",
-    "CONDA_*",
-    "CUDA_HOME",
-    "LANG",
-    "LANGUAGE",
-    "LC_*",
-    "TZ",
+    *("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_*", "CUDA_HOME"),
+    *("LANG", "LANGUAGE", "LC_*", "TZ"),
 )
 """Patterns of the variables that a host job takes over from its submitter, to find the same programs."""
 LIMITS = ("as", "core", "cpu", "data", "fsize", "memlock", "nofile", "nproc", "rss", "stack")

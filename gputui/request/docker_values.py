@@ -14,7 +14,7 @@ from gputui.domain import docker_args
 from gputui.domain.errors import InputError
 from gputui.domain.text import parse_duration, parse_size, quoted
 from gputui.request import caller
-from gputui.request.job_values import any_text, one_line, size_text, token
+from gputui.request.job_values import any_text, one_line, token
 
 MAX_PROFILE = 1024**2
 """Bytes of a seccomp profile."""
@@ -178,10 +178,6 @@ def log_driver(text: str, where: str) -> str:
 def swap(text: str, where: str) -> int:
     """Return bytes of memory and swap together; -1: swap is not limited."""
     return -1 if text.strip() == "-1" else parse_size(text, where=where)
-
-
-def swap_text(size: int) -> str:
-    return "-1" if size == -1 else size_text(size)
 
 
 def go_duration(text: str, where: str) -> timedelta:

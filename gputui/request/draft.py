@@ -256,10 +256,6 @@ def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
     return shlex.join(f"{name}={value}" for name, value in pairs)
 
 
-def env_values(spec: JobSpec) -> Mapping[str, str]:
-    return dict(spec.options.env)
-
-
 _LINE = re.compile(
     r"\s*(?:[$#>]\s+)?(?:sudo\s+(?:-\S+\s+)*)?(?:\w+=\S*\s+)*(?:\S*/)?"
     r"(?:(?:nvidia-)?docker|podman|gputui)\s(?:[^'\"]*?\s)??(?:run|submit)(?:\s|\\|$)",

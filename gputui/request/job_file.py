@@ -17,7 +17,7 @@ import msgspec
 from msgspec import NODEFAULT, Struct, structs
 
 from gputui.config import SIZES, TABLES, read_toml
-from gputui.config.settings_file import CHOICES, OVERRIDABLE, SERVERS
+from gputui.config.settings_file import CHOICES, GPU_LISTS, OVERRIDABLE, SERVERS
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import Submission
 from gputui.domain.pod_template import KubernetesSettings
@@ -113,7 +113,7 @@ def tables(path: str) -> list[tuple[dict[str, Any], str]]:
     if "\0" in path:
         raise InputError("has a NUL character", where="--file")
     caller.check_here()
-    whole = read_toml(Path(path), path)
+    whole, _ = read_toml(Path(path), path)
     for key in whole:
         if key != "job":
             raise InputError("unknown key", where=f"{path}: {_shown(key)}", hint="jobs are [[job]] tables")
@@ -224,7 +224,6 @@ DURATION: Schema = {"anyOf": [{"type": "string"}, {"const": 0}], "description": 
 SIZE: Schema = {"type": ["string", "integer"], "description": "bytes, or 512m, 16g"}
 _NAMES: Schema = {"type": ["array", "string", "integer"], "items": {"type": ["string", "integer"]}}
 """GPUs by index or UUID; one may stand alone."""
-_GPU_LISTS = frozenset({"share", "prefer", "left_free"})
 _KEYS: Schema = {"type": "object", "additionalProperties": {"type": ["string", "array"], "items": {"type": "string"}}}
 _ALLOW: Schema = {
     "type": "object",
@@ -266,7 +265,7 @@ def _of_field(field: structs.FieldInfo, made: Schema) -> Schema:
         return SIZE | ({"default": format_size(default).lower()} if isinstance(default, int) else {})
     if name in CHOICES:
         return {"enum": list(CHOICES[name])} | shown
-    if name in _GPU_LISTS:
+    if name in GPU_LISTS:
         return _NAMES
     if name == "keys":
         return _KEYS

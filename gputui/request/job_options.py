@@ -71,9 +71,10 @@ def _key(
     kind: OptionKind = OptionKind.ONE,
     short: tuple[str, ...] = (),
     write: object = str,
+    field: str = "",
 ) -> JobOption:
-    """Return a key for containers only, whose field has the same name."""
-    return JobOption(name, help, read, metavar, kind, short, container=True, field=name, write=write)  # type: ignore[arg-type]
+    """Return a key for containers only, whose field has the same name unless one is given."""
+    return JobOption(name, help, read, metavar, kind, short, container=True, field=field or name, write=write)  # type: ignore[arg-type]
 
 
 _USUAL = (
@@ -86,30 +87,33 @@ _USUAL = (
         ("-e",),
     ),
     JobOption("env_file", "Read environment variables from a file.", docker.env_file, "FILE", _MANY),
-    JobOption(
+    _key(
         "volume",
         "Mount a host directory or a volume.",
         docker.volume,
         "SOURCE:TARGET[:ro]",
         _MANY,
         ("-v",),
-        container=True,
         field="volumes",
     ),
-    JobOption(
-        "mount", "Mount as docker's --mount does.", docker.mount, "type=…,…", _MANY, container=True, field="mounts"
-    ),
+    _key("mount", "Mount as docker's --mount does.", docker.mount, "type=…,…", _MANY, field="mounts"),
     JobOption("workdir", "Working directory.", docker.workdir, "DIR", short=("-w",), field="workdir"),
     JobOption("user", "User to run as.", docker.user, "NAME|UID[:GID]", short=("-u",), field="user"),
-    JobOption(
+    _key(
         "entrypoint",
         "Run this instead of the image's entry point; empty: none.",
         docker.entrypoint,
-        container=True,
-        field="entrypoint",
+        "TEXT",
         write=docker.entrypoint_text,
     ),
-    JobOption("cpus", "Maximum number of CPUs.", values.cpus, "N", field="cpus", write=values.cpus_text),
+    JobOption(
+        "cpus",
+        "Maximum number of CPUs.",
+        values.cpus,
+        "N",
+        field="cpus",
+        write=lambda number: f"{number:.9f}".rstrip("0").rstrip("."),
+    ),
     JobOption(
         "cpu_shares",
         "CPU weight relative to other containers.",
@@ -187,7 +191,7 @@ _RARER = (
         "Memory and swap together; -1: no limit of swap; the default is twice the memory.",
         docker.swap,
         "SIZE",
-        write=docker.swap_text,
+        write=lambda size: "-1" if size == -1 else values.size_text(size),
     ),
     _key("memory_reservation", "Soft memory limit.", values.memory, "SIZE", write=values.size_text),
     _key("memory_swappiness", "Swappiness of its memory, 0 to 100.", partial(values.whole, -1, 100), "N"),

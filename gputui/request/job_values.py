@@ -90,6 +90,7 @@ cpu_shares = partial(whole, 2, 262_144)
 job_id = partial(whole, 1, MAX_NUMBER)
 tail = partial(whole, 0, 10**9)
 attempt = partial(whole, 1, 10**6)
+size, duration, time_span = parse_size, parse_duration, parse_time_span
 
 
 def cpus(text: str, where: str) -> float:
@@ -100,28 +101,12 @@ def cpus(text: str, where: str) -> float:
     return float(text)
 
 
-def cpus_text(number: float) -> str:
-    return f"{number:.9f}".rstrip("0").rstrip(".")
-
-
-def size(text: str, where: str) -> int:
-    return parse_size(text, where=where)
-
-
 def memory(text: str, where: str) -> int:
     """Return a memory limit; engines refuse less than 6 MiB."""
     value = parse_size(text, where=where)
     if value < 6 * 1024**2:
         raise InputError(f"{quoted(text)} is too little to start a container", where=where, hint="at least 6m")
     return value
-
-
-def duration(text: str, where: str) -> timedelta:
-    return parse_duration(text, where=where)
-
-
-def time_span(text: str, where: str) -> timedelta:
-    return parse_time_span(text, where=where)
 
 
 def job_ids(text: str, where: str) -> tuple[int, ...]:

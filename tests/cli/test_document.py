@@ -7,14 +7,13 @@ import re
 from pathlib import Path
 
 from gputui.cli.main import COMMANDS
-from gputui.config import load_settings
 from gputui.domain.settings import Settings
 from gputui.request import job_file
 from gputui.request.job_options import KEYS
 from gputui.request.submitter import Submitter
 from scripts import _manual as document
 from tests.cli.conftest import KeptStore, Run, put
-from tests.factories import NOW, job
+from tests.factories import NOW, job, load_settings
 
 PATH = Path(__file__).parents[2] / "docs" / "cli.md"
 

@@ -166,7 +166,7 @@ def test_any_table_yields_a_job_or_an_input_error(
     table: dict[str, object], whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = {"image": "busybox", **table} if whole else table
-    monkeypatch.setattr(job_file, "read_toml", lambda path, where: {"job": [table]})
+    monkeypatch.setattr(job_file, "read_toml", lambda path, where: ({"job": [table]}, None))
     try:
         [submission] = job_file.read_jobs("jobs.toml", Submitter("alice", NOW))
     except InputError as error:

@@ -13,13 +13,12 @@ import pytest
 
 from gputui import bootstrap
 from gputui.cli import main
-from gputui.config import settings_file
 from gputui.domain.errors import InputError
 from gputui.request import job_values, reservation
 from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run, picture, put
 from tests.domain.policy.test_decide import seen
-from tests.factories import NOW, job, running
+from tests.factories import NOW, job, load_settings, running
 
 DURATIONS = {
     "submit --time-limit": ("submit", "--time-limit", "{}", "busybox"),
@@ -281,14 +280,14 @@ def test_forms_job_files_and_settings_read_them_like_the_options(run: Run, text:
     settings = tmp_path / "settings.toml"
     settings.write_text(f'[policy]\nhalf_life = "{text}"\n')
     if not code:
-        assert settings_file.load_settings(settings, {}).policy.half_life == job_values.time_span(text, "")
+        assert load_settings(settings, {}).policy.half_life == job_values.time_span(text, "")
         return
     if text:  # an empty field of a form is an option that is not given
         with pytest.raises(InputError) as caught:
             job_values.time_span(text, "time limit")
         assert told in str(caught.value)
     with pytest.raises(InputError, match=r"above 0|not a duration|out of range"):
-        settings_file.load_settings(settings, {})
+        load_settings(settings, {})
 
 
 def test_the_form_of_a_reservation_reads_them_like_the_command(run: Run) -> None:

@@ -13,7 +13,6 @@ import yaml as pyyaml  # type: ignore[import-untyped]
 from msgspec.structs import replace
 
 from gputui.cluster.kubernetes.manifest import KubeTarget, manifests
-from gputui.config import load_settings
 from gputui.config.settings_file import load_merged
 from gputui.domain.errors import ClusterRefusedError, InputError
 from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec, Submission
@@ -21,7 +20,7 @@ from gputui.domain.settings import ClusterSettings
 from gputui.domain.state import JobState
 from tests.cases import cases
 from tests.cluster import batch_v1
-from tests.factories import spec
+from tests.factories import load_settings, spec
 from tests.kubernetes.conftest import MakeHarness
 from tests.kubernetes.fake.objects import Manifest
 from tests.kubernetes.harness import KubernetesHarness

@@ -22,14 +22,14 @@ from msgspec.structs import replace
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
-from gputui.config import listen_address, load_settings
+from gputui.config import listen_address
 from gputui.domain.errors import InputError
 from gputui.domain.settings import MetricsSettings, Settings
 from gputui.metrics import server
 from gputui.metrics.exporter import Exporter
 from gputui.metrics.server import Users, read_users, tls_context
 from tests.cases import cases
-from tests.factories import snapshot
+from tests.factories import load_settings, snapshot
 
 HASH = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
 SECRET = {"Authorization": "Basic " + base64.b64encode(b"alice:secret").decode()}

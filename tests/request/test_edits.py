@@ -156,7 +156,7 @@ def test_errors_are_reported_with_their_names(texts: dict[str, str], where: str)
 def test_masked_values_keep_their_secrets() -> None:
     before = drafts.masked(draft())
     after = {**before, "env": before["env"] + " NEW=1"}
-    hidden = drafts.env_values(JOB.spec)
+    hidden = dict(JOB.spec.options.env)
     edit = edits.read(JOB, drafts.revealed(before, hidden), drafts.revealed(after, hidden), BY)
     assert edit.on(JOB, NOW).spec.options.env == (*RICH.options.env, ("NEW", "1"))
 

@@ -11,12 +11,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-from gputui.config import load_settings
 from gputui.domain.errors import InputError
 from gputui.request.job_file import SCHEMAS, job_schema, read_jobs, settings_schema
 from gputui.request.submitter import Submitter
 from tests.cases import cases
-from tests.factories import NOW
+from tests.factories import NOW, load_settings
 
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCKS = [

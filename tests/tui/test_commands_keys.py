@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from gputui.config import load_settings
 from gputui.domain.errors import InputError
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.text import width
@@ -18,7 +17,7 @@ from gputui.tui.keys import key_name, key_of
 from gputui.tui.screens.help import Context, Help, arranged, help_lines
 from gputui.tui.screens.main import Main
 from tests.cases import cases
-from tests.factories import NOW
+from tests.factories import NOW, load_settings
 from tests.tui.console import Console, on_screen, until
 from tests.tui.sample import empty_queue, paused
 

@@ -372,7 +372,7 @@ class Purpose:
         draft = drafts.masked(drafts.draft_of_spec(spec, now))
         if spec.sweep and job.array and job.array.limit:
             draft |= {"sweep_limit": str(job.array.limit)}
-        return Purpose(draft, drafts.env_values(spec), f"Submit a job like #{job.shown_id}")
+        return Purpose(draft, dict(spec.options.env), f"Submit a job like #{job.shown_id}")
 
     def commands(self) -> tuple[Command, ...]:
         return SUBMIT_COMMANDS
@@ -437,7 +437,7 @@ class JobEdit(Purpose):
     def _take(self, job: Job, now: datetime) -> None:
         self._job = job
         self.start = drafts.masked(edits.draft_of(job, now))
-        self.hidden = drafts.env_values(job.spec)
+        self.hidden = dict(job.spec.options.env)
 
     def commands(self) -> tuple[Command, ...]:
         others = _ELSEWHERE | {MORE_FIELDS.action_name} if self._has_few else _ELSEWHERE
