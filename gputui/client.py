@@ -19,7 +19,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gputui.api.client import ApiClient, Reply, new_key
 from gputui.api.http import OWN, AboutView, Acted, ChangeNumber, NewIds, Undone, UndoRequest
@@ -77,13 +77,12 @@ __all__ = [
 _CLOSED = "the client was closed"
 
 
-class JobListener:
+class JobListener(Struct, eq=False):
     """Events for one call that waits."""
 
-    def __init__(self, deadline: float | None) -> None:
-        """`deadline` is a time of the monotonic clock."""
-        self._heard: SimpleQueue[Event | Exception] = SimpleQueue()
-        self._deadline = deadline
+    _deadline: float | None
+    """Time of the monotonic clock."""
+    _heard: SimpleQueue[Event | Exception] = field(default_factory=SimpleQueue)
 
     def tell(self, event: Event | Exception) -> None:
         self._heard.put(event)
@@ -104,15 +103,14 @@ class JobListener:
         self.tell(GputuiError(_CLOSED))
 
 
-class SharedEvents:
+class SharedEvents(Struct, eq=False):
     """Reads the events in a thread of its own, for as long as somebody listens."""
 
-    def __init__(self, branch: Callable[[], Client]) -> None:
-        self._branch = branch
-        self._lock = threading.Lock()
-        self._listeners: set[JobListener] = set()
-        self._source: Client | None = None
-        self._has_begun = False
+    _branch: Callable[[], Client]
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _listeners: set[JobListener] = field(default_factory=set)
+    _source: Client | None = None
+    _has_begun: bool = False
 
     @contextmanager
     def listening(self, deadline: float | None) -> Iterator[JobListener]:

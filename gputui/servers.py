@@ -16,7 +16,7 @@ from operator import methodcaller
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui import __version__
@@ -25,21 +25,7 @@ from gputui.api.client import ApiClient
 from gputui.api.http import AboutView
 from gputui.api.streams import Follower
 from gputui.api.wire import Dial, Wire
-from gputui.domain.action import (
-    Action,
-    AddRecurring,
-    DrainGpus,
-    Edit,
-    Pause,
-    PlaceJobs,
-    RemoveTenant,
-    ReserveGpus,
-    ResumeGpus,
-    SetStanding,
-    SetTenant,
-    Unpause,
-    Unreserve,
-)
+from gputui.domain.action import Action, DrainGpus, Edit, PlaceJobs, ReserveGpus, ResumeGpus, Unreserve
 from gputui.domain.cluster import Caps
 from gputui.domain.container import ProcessRow, Shell
 from gputui.domain.errors import GputuiError, InputError, InputErrors
@@ -100,15 +86,14 @@ def _own_submission(submission: Submission) -> Submission:
     return replace(submission, spec=_spec(submission.spec, own_id))
 
 
-class IdMapper:
+class IdMapper(Struct, eq=False):
     """Gives the jobs of one server ids that are unique in a console. Unchanged objects stay the same objects."""
 
-    def __init__(self, number: int, name: str) -> None:
-        self._number = number
-        self.name = name
-        self._jobs: dict[JobId, tuple[Job, Job]] = {}
-        """Each job as it came, and as it is shown, by its own id."""
-        self._last: dict[str, tuple[object, object]] = {}
+    _number: int
+    name: str
+    _jobs: dict[JobId, tuple[Job, Job]] = field(default_factory=dict)
+    """Each job as it came, and as it is shown, by its own id."""
+    _last: dict[str, tuple[object, object]] = field(default_factory=dict)
 
     def shared(self, job_id: JobId) -> JobId:
         return shared_id(self._number, self.name, job_id)
@@ -293,7 +278,8 @@ class ServerConnection:
         self._wires: WeakSet[Wire] = WeakSet()
         self._closed = threading.Event()
         self._backend = ApiBackend(self._client(ANSWER_WITHIN))
-        self._follower = Follower(self._client(BEGIN_WITHIN), self._hear, now, longest_pause=LONGEST_PAUSE)
+        self.follower = Follower(self._client(BEGIN_WITHIN), self._hear, now, longest_pause=LONGEST_PAUSE)
+        """Its description and its snapshots, with the ids that it has itself."""
         self._known: AboutView | None = None
 
     def _client(self, patience: float) -> ApiClient:
@@ -307,26 +293,15 @@ class ServerConnection:
         self._wires.add(wire)
         return wire
 
-    def start(self) -> None:
-        self._follower.start()
-
     def _hear(self) -> None:
-        if self._follower.about is not self._known:  # by another connection, and perhaps another process there
-            self._known = self._follower.about
+        if self.follower.about is not self._known:  # by another connection, and perhaps another process there
+            self._known = self.follower.about
             self._backend.described = None
         self._changed()
 
-    @property
-    def about(self) -> AboutView | None:
-        return self._follower.about
-
-    @property
-    def snapshot(self) -> Snapshot:
-        return self._follower.snapshot
-
     def view(self) -> ServerView:
         """Return the server with its last snapshot, whose ids and names are those of this console."""
-        follower, about = self._follower, self.about
+        follower, about = self.follower, self.follower.about
         settings = Settings(scheduler=about.scheduler, policy=about.policy) if about else Settings()
         seen_at = self._now() - timedelta(seconds=follower.age) if follower.has_snapshot else None
         return ServerView(
@@ -335,12 +310,12 @@ class ServerConnection:
 
     def ask(self, call: Callable[[ApiBackend], V]) -> V:
         """Return what the server answers; raises GputuiError, which names the server."""
-        if problem := self._follower.problem:
+        if problem := self.follower.problem:
             raise GputuiError(f"it does not answer: {problem}", where=self.name)
         try:
             return call(self._backend)
         except GputuiError as error:
-            theirs = self.about.gputui if self.about else __version__
+            theirs = self.follower.about.gputui if self.follower.about else __version__
             if theirs != __version__ and error.where in _UNREAD:
                 what = f"its gputui {plain(theirs, 20)} does not know this: {error.what}"
                 raise GputuiError(what, where=self.name, hint="update gputui there") from error
@@ -350,13 +325,10 @@ class ServerConnection:
 
     def close(self) -> None:
         self._closed.set()
-        self._follower.close()
+        self.follower.close()
         self._backend.close()
         for wire in tuple(self._wires):
             wire.close()
-
-    def join(self, timeout: float) -> None:
-        self._follower.join(timeout)
 
 
 LEAST = 0.5
@@ -407,7 +379,7 @@ class RemoteBackend:
 
     def start(self) -> None:
         for server in self.servers:
-            server.start()
+            server.follower.start()
 
     def publish(self, take: Callable[[Snapshot], object]) -> None:
         """Connect, and call `take` with each snapshot, until the backend is closed."""
@@ -428,7 +400,7 @@ class RemoteBackend:
             server.close()
         deadline = time.monotonic() + timeout
         for server in self.servers:
-            server.join(max(0.0, deadline - time.monotonic()))
+            server.follower.join(max(0.0, deadline - time.monotonic()))
 
     def named(self, name: str) -> ServerConnection:
         for server in self.servers:
@@ -441,7 +413,7 @@ class RemoteBackend:
 
     def about(self, server: str = "") -> About:
         names = [each.name for each in self.servers]
-        view = self.named(server or names[0]).about if server or len(names) == 1 else None
+        view = self.named(server or names[0]).follower.about if server or len(names) == 1 else None
         if view is None:
             return About(server or ", ".join(names), self._user, "", Caps("gputui"))
         about = about_of(view, view.home)
@@ -451,7 +423,7 @@ class RemoteBackend:
         return self
 
     def version(self) -> object:
-        return [id(server.snapshot) for server in self.servers]
+        return [id(server.follower.snapshot) for server in self.servers]
 
     def read(self) -> Snapshot:
         return merged([server.view() for server in self.servers], self._now())
@@ -500,7 +472,9 @@ class RemoteBackend:
                     raise InputError(f"jobs of {' and '.join(sorted(names))} have no common order", hint=NO_ORDER)
                 return [(self.named(each), action) for each in names]
             case DrainGpus() | ResumeGpus():
-                names_of = {view.gpu.uuid: each.name for each in self.servers[::-1] for view in each.snapshot.gpus}
+                names_of = {
+                    view.gpu.uuid: each.name for each in self.servers[::-1] for view in each.follower.snapshot.gpus
+                }
                 for uuid in action.uuids:
                     if uuid not in names_of:
                         raise GputuiError(f"no server has GPU {uuid}")
@@ -508,21 +482,12 @@ class RemoteBackend:
                 return [(self.named(each), replace(action, uuids=tuple(ours))) for each, ours in by_gpu.items()]
             case Unreserve():
                 return [(self.named(action.name.partition(":")[0]), action)]
-            case (
-                SubmitJobs()
-                | AddRecurring()
-                | ReserveGpus()
-                | Pause()
-                | Unpause()
-                | SetStanding()
-                | SetTenant()
-                | RemoveTenant()
-            ):
-                return [self._chosen(action, name)]
-            case _:
+            case _ if hasattr(action, "ids"):
                 for job_id in action.ids:
                     by_server.setdefault(server_of(job_id), []).append(job_id)
                 return [(self.named(each), replace(action, ids=tuple(ids))) for each, ids in by_server.items()]
+            case _:
+                return [self._chosen(action, name)]
 
     def _chosen(self, action: Action, name: str) -> tuple[ServerConnection, Action]:
         """Return an action that names neither a job nor a GPU, and its server."""
@@ -535,7 +500,7 @@ class RemoteBackend:
                 if others - {"", server.name}:
                     raise InputError(f"a job of {server.name} cannot wait for one of another server", where="--after")
         if isinstance(action, ReserveGpus):
-            ours = {view.gpu.uuid for view in server.snapshot.gpus}
+            ours = {view.gpu.uuid for view in server.follower.snapshot.gpus}
             if any(uuid not in ours for uuid in action.window.gpus):
                 raise InputError(f"a reservation of {server.name} has no GPUs of other servers", where="--gpus")
             action = replace(action, gpus=tuple(gpu for gpu in action.gpus if gpu.uuid in ours))

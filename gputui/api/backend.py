@@ -352,12 +352,11 @@ class ApiBackend:
             self.local.close()
 
 
-class ApiQueue:
+class ApiQueue(Struct, eq=False):
     """Reading side of a queue that its owner serves."""
 
-    def __init__(self, backend: ApiBackend) -> None:
-        self._backend = backend
-        self._entries: tuple[tuple[Job, ...], Entries] | None = None
+    _backend: ApiBackend
+    _entries: tuple[tuple[Job, ...], Entries] | None = None
 
     @property
     def store_id(self) -> str:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gputui.api import http
 from gputui.api.http import API, Problem
@@ -128,15 +128,14 @@ def cure_of(pid: int) -> str:
     return f"{cure or 'ask an operator to restart gputui.service'}; store.lock_timeout sets how long gputui waits"
 
 
-class Exchange:
+class Exchange(Struct, eq=False):
     """An answer that is read from a connection, and its body in parts."""
 
-    def __init__(self, wire: Wire, patience: Patience) -> None:
-        self._wire = wire
-        self._patience = patience
-        self._read = bytearray()
-        self.status = 0
-        self.headers: dict[str, str] = {}
+    _wire: Wire
+    _patience: Patience
+    _read: bytearray = field(default_factory=bytearray)
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
 
     def begin(self, request: bytes) -> None:
         """Send a request, and read status and headers of its answer.
@@ -253,15 +252,13 @@ class _Silence(Patience):
         raise _CutError
 
 
-class ByteStream:
+class ByteStream(Struct, eq=False):
     """Parts of an answer without an end. Iterate in one thread; close from any."""
 
-    def __init__(self, wire: Wire, exchange: Exchange) -> None:
-        self._wire = wire
-        self._exchange = exchange
-        self.headers = exchange.headers
-        self.is_whole = False
-        """True once the answer has ended properly; else the connection was cut, or silent for too long."""
+    _wire: Wire
+    _exchange: Exchange
+    is_whole: bool = False
+    """True once the answer has ended properly; else the connection was cut, or silent for too long."""
 
     def __iter__(self) -> Iterator[bytes]:
         try:

@@ -87,10 +87,6 @@ class Allowance:
         self._seen_at = time.monotonic()
 
     @property
-    def longest_body(self) -> int:
-        return self._limits.operator_body if self.is_operator else self._limits.body
-
-    @property
     def is_idle(self) -> bool:
         self._refill()
         return self.connections == 0 and self._tokens >= self._limits.burst

@@ -82,22 +82,21 @@ def _alike(one: Iterable[JobId], other: Iterable[JobId]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
-class SnapshotDecoder:
+class SnapshotDecoder(Struct, eq=False):
     """Puts the snapshots of a server together again; what it cannot read, it leaves out and names."""
 
-    def __init__(self) -> None:
-        self._jobs: dict[JobId, Job] = {}
-        self._lost: dict[JobId, str] = {}
-        """Jobs that cannot be read, with the reason."""
-        self._order: list[JobId] = []
-        self._reasons: dict[JobId, Reason] = {}
-        self._starts: dict[JobId, datetime] = {}
-        self._snapshot = EMPTY
-        self._own_unreadable = 0
-        """Number of unreadable entries that the server reported itself."""
-        self.unread: set[str] = set()
-        """Names of fields that could not be read; a newer gputui sent them."""
-        self._has_new_jobs = False
+    _jobs: dict[JobId, Job] = field(default_factory=dict)
+    _lost: dict[JobId, str] = field(default_factory=dict)
+    """Jobs that cannot be read, with the reason."""
+    _order: list[JobId] = field(default_factory=list)
+    _reasons: dict[JobId, Reason] = field(default_factory=dict)
+    _starts: dict[JobId, datetime] = field(default_factory=dict)
+    _snapshot: Snapshot = EMPTY
+    _own_unreadable: int = 0
+    """Number of unreadable entries that the server reported itself."""
+    unread: set[str] = field(default_factory=set)
+    """Names of fields that could not be read; a newer gputui sent them."""
+    _has_new_jobs: bool = False
 
     def take(self, update: SnapshotUpdate, now: datetime) -> Snapshot:
         """Return the snapshot after the update; `now` is the time here, since the server's clock may be wrong.
@@ -183,13 +182,12 @@ class ChangedJob(Struct, frozen=True):
     after: Job
 
 
-class _Ledger(Generic[V]):
+class _Ledger(Struct, Generic[V], eq=False):
     """Values by job, with the number at which each came or went."""
 
-    def __init__(self) -> None:
-        self.values: dict[JobId, V] = {}
-        self._at: dict[JobId, int] = {}
-        self._gone: deque[tuple[int, JobId]] = deque()
+    values: dict[JobId, V] = field(default_factory=dict)
+    _at: dict[JobId, int] = field(default_factory=dict)
+    _gone: deque[tuple[int, JobId]] = field(default_factory=deque)
 
     def take(self, values: Mapping[JobId, V], number: int) -> None:
         known = self.values
@@ -236,21 +234,21 @@ class QueueChanges(Struct, frozen=True):
         return SnapshotUpdate(fields, tuple(jobs), self.gone, self.order, grouped, self.no_reason, *starts)
 
 
-class Tracker:
+class Tracker(Struct, eq=False):
     """Keeps the last snapshot, and since when each part of it is as it is. For one thread."""
 
-    def __init__(self) -> None:
-        self.number = 0
-        """Number of the last change."""
-        self.snapshot: Snapshot = EMPTY
-        self._last, self._before = 0, -1
-        """Numbers of the last snapshot and of the one before it."""
-        self._jobs = _Ledger[Job]()
-        self._order: tuple[int, Sequence[JobId]] = (0, ())
-        self._step: tuple[int, int, tuple[JobId, ...]] | None = None
-        """Last change of the order, which is that since the number before."""
-        self._reasons = _Ledger[Reason]()
-        self._starts = _Ledger[Any]()
+    number: int = 0
+    """Number of the last change."""
+    snapshot: Snapshot = EMPTY
+    _last: int = 0
+    _before: int = -1
+    """Numbers of the last snapshot and of the one before it."""
+    _jobs: _Ledger[Job] = field(default_factory=_Ledger)
+    _order: tuple[int, Sequence[JobId]] = (0, ())
+    _step: tuple[int, int, tuple[JobId, ...]] | None = None
+    """Last change of the order, which is that since the number before."""
+    _reasons: _Ledger[Reason] = field(default_factory=_Ledger)
+    _starts: _Ledger[Any] = field(default_factory=_Ledger)
 
     def take(self, snapshot: Snapshot) -> list[ChangedJob]:
         self._before, self._last = self._last, self.skip()

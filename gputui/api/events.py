@@ -65,21 +65,20 @@ class _Audience(Struct, eq=False):
     """Frames of the changes between two numbers, for the next subscriber who needs the same."""
 
 
-class _Subscriber:
+class _Subscriber(Struct, eq=False):
     """Client of a stream of events, and how far he has got."""
 
-    def __init__(self, stream: str, caller: Caller, outbox: Outlet, kinds: frozenset[str]) -> None:
-        self.stream = stream
-        self.caller = caller
-        self.outbox = outbox
-        self.kinds = kinds
-        self.sent = -1
-        """Number of the last change that he has."""
-        self.rest: Iterator[bytes] | None = None
-        """Frames that remain of a change that is too long to be sent at once."""
-        self.sent_at = time.monotonic()
-        self.focus: str | None = None
-        self.is_gone = False
+    stream: str
+    caller: Caller
+    outbox: Outlet
+    kinds: frozenset[str]
+    sent: int = -1
+    """Number of the last change that he has."""
+    rest: Iterator[bytes] | None = None
+    """Frames that remain of a change that is too long to be sent at once."""
+    sent_at: float = field(default_factory=time.monotonic)
+    focus: str | None = None
+    is_gone: bool = False
 
     def send(self, data: bytes) -> None:
         self.sent_at = time.monotonic()

@@ -15,33 +15,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
-from functools import cache, reduce
+from functools import cache, partial, reduce
 from itertools import chain, count, islice
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 from msgspec.structs import asdict, replace
 
 from gputui import __version__
 from gputui.api import http
 from gputui.api.events import EventHub
-from gputui.api.http import (
-    API,
-    Answer,
-    ChangeNumber,
-    Forecast,
-    Handoff,
-    HttpError,
-    Outlet,
-    Peer,
-    Request,
-    Response,
-    Stream,
-    answer_to,
-    encoded,
-    own_json,
-)
+from gputui.api.http import Answer, Handoff, HttpError, Request, Response, answer_to, encoded, own_json
 from gputui.api.rights import Visibility
 from gputui.api.routes import ROUTES, UPGRADE, Route, Scope, document
 from gputui.domain.access import AuditEntry, Caller, Role, digest, others_job, stored_key, targets_of
@@ -77,7 +62,7 @@ class OwnerServices(Struct, frozen=True):
     store_id: str
     leader: Callable[[], Leader]
     """Returns this process as others see it."""
-    caller_of: Callable[[Peer, Mapping[str, str]], Caller]
+    caller_of: Callable[[http.Peer, Mapping[str, str]], Caller]
     """Returns who asks, by the process at the other end and the request's headers, which only the audit believes."""
     backend: Callable[[Caller], DirectBackend]
     """Returns the queue with the rights of a caller; close it after use."""
@@ -158,23 +143,24 @@ MOST_CHANGES = 20_000
 """Maximum number of changes that can be undone."""
 
 
-class KeptChanges:
+class KeptChanges(Struct, eq=False):
     """Changes that can be undone by their numbers, as long as this owner lives."""
 
-    def __init__(self) -> None:
-        self._changes: dict[int, tuple[int, ActionChange]] = {}
-        """Changes with the uid of whoever made them."""
-        self._numbers = count(time.time_ns() // 10**9 * 10**6)
-        """Numbers that no owner before has given: one of those would undo something else."""
-        self._lock = threading.Lock()
+    _changes: dict[int, tuple[int, ActionChange]] = field(default_factory=dict)
+    """Changes with the uid of whoever made them."""
+    _numbers: Iterator[int] = field(default_factory=lambda: count(time.time_ns() // 10**9 * 10**6))
+    """Numbers that no owner before has given: one of those would undo something else."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def keep(self, caller: Caller, changes: Iterable[ActionChange], indices: Mapping[str, str]) -> list[ChangeNumber]:
+    def keep(
+        self, caller: Caller, changes: Iterable[ActionChange], indices: Mapping[str, str]
+    ) -> list[http.ChangeNumber]:
         with self._lock:
             noted = {next(self._numbers): change for change in tuple(changes)[-MOST_CHANGES:]}
             self._changes |= {number: (caller.uid, change) for number, change in noted.items()}
             while len(self._changes) > MOST_CHANGES:
                 del self._changes[next(iter(self._changes))]
-        return [ChangeNumber(number, change.subject(indices), change.done) for number, change in noted.items()]
+        return [http.ChangeNumber(number, change.subject(indices), change.done) for number, change in noted.items()]
 
     def of(self, caller: Caller, numbers: Iterable[int]) -> list[ActionChange]:
         """Return the caller's changes with these numbers; raises NotFoundError, also for those of others."""
@@ -225,15 +211,14 @@ class Call(Struct, frozen=True):
         return self.job
 
 
-class Handlers:
+class Handlers(Struct, eq=False):
     """Answers each route with an `Answer`, or with a value that is encoded as JSON; errors are raised."""
 
-    def __init__(self, services: OwnerServices, events: EventHub) -> None:
-        self._services = services
-        self._events = events
-        self._changes = KeptChanges()
-        self._forecast_room = threading.BoundedSemaphore(2)
-        self._forecast_lock = threading.Lock()
+    _services: OwnerServices
+    _events: EventHub
+    _changes: KeptChanges = field(default_factory=KeptChanges)
+    _forecast_room: threading.BoundedSemaphore = field(default_factory=partial(threading.BoundedSemaphore, 2))
+    _forecast_lock: threading.Lock = field(default_factory=threading.Lock)
 
     # the queue
 
@@ -499,7 +484,7 @@ class Handlers:
         parts = iter(make())
         first = next(parts, b"")  # an error that it may have is told as one
 
-        def begin(out: Outlet) -> Callable[[], object]:
+        def begin(out: http.Outlet) -> Callable[[], object]:
             """Send the parts from a thread of their own, as fast as the client takes them, until it is gone."""
             is_over = threading.Event()
 
@@ -516,7 +501,7 @@ class Handlers:
             threading.Thread(target=send, name="gputui-backup", daemon=True).start()
             return is_over.set
 
-        return Stream(begin, "application/gzip")
+        return http.Stream(begin, "application/gzip")
 
     def metrics(self, call: Call) -> Answer:
         if not (page := self._services.metrics() if self._services.metrics is not None else b""):
@@ -590,9 +575,11 @@ class Router(Struct, eq=False):
             if (given := request.headers.get("gputui-api")) is not None:
                 match = _GPUTUI_API.fullmatch(given.strip())
                 if match is None:
-                    raise HttpError(400, "it is no version", where="Gputui-Api", hint=f"such as {API}")
-                if match[1] != API.partition(".")[0]:
-                    what = f"the client speaks version {given.strip()} of the interface, the owner of the queue {API}"
+                    raise HttpError(400, "it is no version", where="Gputui-Api", hint=f"such as {http.API}")
+                if match[1] != http.API.partition(".")[0]:
+                    what = (
+                        f"the client speaks version {given.strip()} of the interface, the owner of the queue {http.API}"
+                    )
                     raise HttpError(400, what, where="Gputui-Api", hint="update the older one")
             caller = self._services.caller_of(request.peer, request.headers)
             return self._answer(request, route, parts, caller)
@@ -634,7 +621,7 @@ class Router(Struct, eq=False):
                     raise others_job(job, _ON_A_JOB[route.handler])
             call = Call(request, route, caller, backend, parts, query, body, job)
             result = getattr(self._handlers, route.handler)(call)
-            return result if isinstance(result, Response | Stream | Handoff) else encoded(result, route.status)
+            return result if isinstance(result, Response | http.Stream | Handoff) else encoded(result, route.status)
 
 
 _ON_A_JOB = {
@@ -669,8 +656,8 @@ def _decoded(route: Route, request: Request) -> Any:
         found = decode_json(request.body, route.body)
         if isinstance(found, Edit):
             return found.typed()
-        if isinstance(found, Forecast):
-            return Forecast(tuple(map(typed, found.actions)))
+        if isinstance(found, http.Forecast):
+            return http.Forecast(tuple(map(typed, found.actions)))
         return typed(found) if isinstance(found, Action) else found
     except msgspec.ValidationError as error:
         raise HttpError(422, str(error)[:500], where="body") from error

@@ -20,7 +20,7 @@ from datetime import datetime
 from typing import Any
 from weakref import ref
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui.api.http import Peer
@@ -70,12 +70,14 @@ class AccountNames:
         name_of: Callable[[int], str] = lambda uid: pwd.getpwuid(uid).pw_name,
         uid_of: Callable[[str], int] = lambda name: pwd.getpwnam(name).pw_uid,
         gid_of: Callable[[str], int] = lambda name: grp.getgrnam(name).gr_gid,
-        groups_of: Callable[[str], tuple[int, ...]] | None = None,
+        groups_of: Callable[[str], tuple[int, ...]] = lambda name: tuple(
+            os.getgrouplist(name, pwd.getpwnam(name).pw_gid)
+        ),
     ) -> None:
         """`name_of` and the others ask the database, may hang, and raise KeyError for what it does not have."""
         self._patience, self._now = patience, now
         self._name_of, self._uid_of, self._gid_of = name_of, uid_of, gid_of
-        self._groups_of = groups_of or _groups_of
+        self._groups_of = groups_of
         self._lock = threading.Condition()
         self._known: dict[Hashable, _Remembered] = {}
         self._asked: set[Hashable] = set()
@@ -127,10 +129,6 @@ class AccountNames:
                 self._paused_until = self._now() + PAUSE
             found = self._known.get(about)
             return found.value if found is not None else None
-
-
-def _groups_of(name: str) -> tuple[int, ...]:
-    return tuple(os.getgrouplist(name, pwd.getpwnam(name).pw_gid))
 
 
 VIA = "gputui-via"
@@ -237,19 +235,9 @@ EVERYTHING = "operators"
 NOTHING_OWN = "viewers"
 """Class of callers who see all jobs as others do."""
 _TOLD = frozenset(
-    {
-        CauseCode.NON_ZERO_EXIT,
-        CauseCode.OUT_OF_MEMORY,
-        CauseCode.SIGNALLED,
-        CauseCode.TIME_LIMIT,
-        CauseCode.CANCELLED,
-        CauseCode.PREEMPTED,
-        CauseCode.REQUEUED,
-        CauseCode.DEPENDENCY_NEVER_MET,
-        CauseCode.GPU_LOST,
-        CauseCode.CONTAINER_LOST,
-        CauseCode.END_UNKNOWN,
-    }
+    {CauseCode.NON_ZERO_EXIT, CauseCode.OUT_OF_MEMORY, CauseCode.SIGNALLED, CauseCode.TIME_LIMIT}
+    | {CauseCode.CANCELLED, CauseCode.PREEMPTED, CauseCode.REQUEUED, CauseCode.DEPENDENCY_NEVER_MET}
+    | {CauseCode.GPU_LOST, CauseCode.CONTAINER_LOST, CauseCode.END_UNKNOWN}
 )
 """Causes whose sentences are ours up to a semicolon; those of others may quote paths, options and programs."""
 _SHOWN = (
@@ -263,17 +251,15 @@ _HOOKS = "hooks."
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
-class Visibility:
+class Visibility(Struct, eq=False):
     """Shows the queue to callers, without what is not theirs to see. Safe to use from any thread.
 
     A job as others see it is made once for each job object, and is the same object for all of them: so whatever is
     cached by the identity of jobs, such as their bytes, is cached for them too.
     """
 
-    def __init__(self, access: AccessSettings) -> None:
-        self._shows_commands = access.show_commands
-        self._shows_logs = access.show_logs
-        self._masked: dict[JobId, tuple[ref[Job], Job]] = {}
+    _access: AccessSettings
+    _masked: dict[JobId, tuple[ref[Job], Job]] = field(default_factory=dict)
 
     @staticmethod
     def class_of(caller: Caller) -> Hashable:
@@ -299,7 +285,7 @@ class Visibility:
             yield job if caller.may_act_on(job) else self._made(job)
 
     def may_read_log(self, job: Job, caller: Caller) -> bool:
-        return caller.may_act_on(job) or (self._shows_logs and caller.role >= Role.USER)
+        return caller.may_act_on(job) or (self._access.show_logs and caller.role >= Role.USER)
 
     def snapshot(self, snapshot: Snapshot, caller: Caller) -> Snapshot:
         """Return the snapshot as the caller sees it; the same object for operators."""
@@ -313,7 +299,7 @@ class Visibility:
                 self._masked.pop(job_id, None)
         recurring = tuple(self.recurring(each, caller) for each in snapshot.recurring)
         nodes = tuple(map(_quiet_node, snapshot.nodes))
-        if not self._shows_commands:
+        if not self._access.show_commands:
             nodes = tuple(replace(node, gpus=tuple(_view(view, caller) for view in node.gpus)) for node in nodes)
         notices = tuple(each for each in snapshot.notices if self.may_read_notice(each.severity, each.text, caller))
         told = {
@@ -367,7 +353,7 @@ class Visibility:
         )
 
     def _spec(self, spec: JobSpec) -> JobSpec:
-        options, shown = spec.options, self._shows_commands
+        options, shown = spec.options, self._access.show_commands
         labels = tuple(pair for pair in options.labels if pair[0] == "user")
         kept = ContainerOptions(
             labels=labels,
@@ -430,12 +416,13 @@ def _view(view: GpuView, caller: Caller) -> GpuView:
     return replace(view, holders=holders, sample=sample)
 
 
-class CallerQueue:
+class CallerQueue(Struct, eq=False):
     """Reading side of a store, with the eyes of a caller who is no operator."""
 
-    def __init__(self, store: JobStore, caller: Caller, visibility: Visibility) -> None:
-        self._store, self._caller, self._visibility = store, caller, visibility
-        self._seen: tuple[Entries, Entries] | None = None
+    _store: JobStore
+    _caller: Caller
+    _visibility: Visibility
+    _seen: tuple[Entries, Entries] | None = None
 
     @property
     def store_id(self) -> str:

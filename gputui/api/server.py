@@ -346,7 +346,8 @@ class _ServedClient:
 
     async def _receive_body(self, size: int) -> bytes:
         """Receive the body, of the size that its head tells, or of unknown size."""
-        longest, parts, chunks = self._allowance.longest_body, bytearray(), 0
+        longest = self._limits.operator_body if self._allowance.is_operator else self._limits.body
+        parts, chunks = bytearray(), 0
         too_long = HttpError(413, f"the body may have {longest} bytes")
         if size > longest:
             raise too_long

@@ -11,11 +11,13 @@ import stat
 import sys
 import termios
 import tty
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from enum import Enum, auto
 
 import click
+from msgspec import Struct, field
 
 from gputui.cli import terminal
 from gputui.cli.job_ids import Named, OneJobId, resolve_one
@@ -46,12 +48,11 @@ def parse(text: str, where: str = "--detach-keys") -> bytes:
     return bytes(found)
 
 
-class DetachScanner:
+class DetachScanner(Struct, eq=False):
     """Finds the detach keys in typed input; holds back keys that may begin the sequence until the next one decides."""
 
-    def __init__(self, keys: bytes) -> None:
-        self._keys = keys
-        self._held = b""
+    _keys: bytes
+    _held: bytes = b""
 
     def feed(self, typed: bytes) -> tuple[bytes, bool]:
         """Return the bytes to pass on, and whether the detach keys were found; input after them is dropped."""
@@ -149,16 +150,15 @@ def raw_terminal(descriptor: int) -> Iterator[None]:
             termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
-class Output:
+class Output(Struct, eq=False):
     """Output of one attempt on this process's streams; what a later attachment repeats is shown once."""
 
-    def __init__(self) -> None:
-        self._shown = {False: 0, True: 0}
-        self._repeated = {False: 0, True: 0}
-        """Bytes of standard output and error that come again."""
+    _shown: Counter[bool] = field(default_factory=Counter)
+    _repeated: Counter[bool] = field(default_factory=Counter)
+    """Bytes of standard output and error that come again."""
 
     def repeat(self) -> None:
-        self._repeated = dict(self._shown)
+        self._repeated = self._shown.copy()
 
     def show(self, is_error: bool, piece: bytes) -> None:
         """Show output as far as it was not shown before. Raises BrokenPipeError when nobody reads it."""

@@ -9,22 +9,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.cli import completing, conversation, terminal, wait
-from gputui.cli.conversation import (
-    SHOWING,
-    SIGNALS,
-    Conversation,
-    Ending,
-    Leaving,
-    Output,
-    Signals,
-    check_terminal,
-    terminal_size,
-    write_all,
-)
+from gputui.cli.conversation import SHOWING, Conversation, Ending, Leaving, Output, Signals, check_terminal
 from gputui.cli.job_ids import Named, OneJobId, resolve_one
 from gputui.cli.main import INTERRUPTED
 from gputui.cli.session import Session, pass_session
@@ -59,27 +49,26 @@ _SETTLED_WITHIN = 60.0
 """Seconds that the engine may be away, and the scheduler may take to record an end, before this command gives up."""
 
 
-class Status:
+class Status(Struct, kw_only=True):
     """Line on stderr that tells why a job waits: rewritten on a terminal, else printed when it changes."""
 
-    def __init__(self, *, is_quiet: bool) -> None:
-        self._is_quiet = is_quiet
-        self._is_terminal = terminal.is_tty(terminal.ERR)
-        self._shown = ""
+    is_quiet: bool
+    _is_terminal: bool = field(default_factory=lambda: terminal.is_tty(terminal.ERR))
+    _shown: str = ""
 
     def show(self, words: str, *, is_passing: bool = False) -> None:
         """Replace the shown line; on anything but a terminal, print only words that are not passing."""
-        if self._is_quiet or words == self._shown or (is_passing and not self._is_terminal):
+        if self.is_quiet or words == self._shown or (is_passing and not self._is_terminal):
             return
         self._shown = words
         if self._is_terminal:
-            _, columns = terminal_size()
+            _, columns = conversation.terminal_size()
             self._write(f"\r\x1b[K{plain(words, max(20, columns - 1))}")
         else:
             self._write(f"gputui: {plain(words)}\n")
 
     def clear(self) -> None:
-        if self._shown and self._is_terminal and not self._is_quiet:
+        if self._shown and self._is_terminal and not self.is_quiet:
             self._write("\r\x1b[K")
         self._shown = ""
 
@@ -92,7 +81,7 @@ class Status:
         """Write to stderr; errors are ignored, since a closed or full stderr must not affect the job."""
         try:
             terminal.write(text, err=True)
-            terminal.flush_err()
+            terminal.flush(err=True)
         except OSError:
             discard(2)
 
@@ -129,7 +118,7 @@ class Attendance:
 
     def run(self) -> int:
         try:
-            with Signals(SIGNALS) as signals, closing(wait.Changes(self._backend)) as changes:
+            with Signals(conversation.SIGNALS) as signals, closing(wait.Changes(self._backend)) as changes:
                 while True:
                     job = self._wait_for_start(signals, changes)
                     if job.has_ended:
@@ -361,7 +350,7 @@ class Attendance:
         if attempt is not None and attempt.number not in self._was_attached and attempt.started_at is not None:
             try:
                 for is_error, piece in self._backend.output(job, attempt):
-                    write_all(2 if is_error else 1, piece)
+                    conversation.write_all(2 if is_error else 1, piece)
             except GputuiError as error:
                 self._status.say(str(error))
         if job.state is not JobState.COMPLETED and not self._is_quiet:

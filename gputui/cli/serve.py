@@ -52,9 +52,9 @@ def command(
     """
     options = _with_metrics(session.options, metrics, hpc_job_mapping_dir)
     if not bootstrap.may_schedule(options):
-        from gputui.console.serving import has_duties, serve_cluster
+        from gputui.console.serving import serve_cluster, served
 
-        if not has_duties(options):
+        if not any(served(options)):
             hint = "gputui serve --metrics serves metrics of the cluster, and with [hooks] in the settings it runs them"
             raise CapabilityError("the engine schedules; there is nothing else to serve", hint=hint)
         if options.settings.metrics.hpc_job_mapping_dir:

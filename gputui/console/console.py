@@ -18,6 +18,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 from textual.worker import WorkerFailed
 
@@ -128,17 +129,16 @@ class ScreenFailedError(GputuiError):
         self.fault = fault
 
 
-class ScreenSupervisor:
+class ScreenSupervisor(Struct, eq=False):
     """Opens screens one after the other until one is closed without an error."""
 
-    def __init__(self, make: Callable[[], ConsoleApp], log_path: Path) -> None:
-        self.painted = asyncio.Event()
-        """Set when the first frame is on the terminal, or will never be."""
-        self._make = make
-        self._log_path = log_path
-        self._app: ConsoleApp | None = None
-        self._asked: tuple[ExitChoice, int] | None = None
-        """Exit choice and exit code requested from outside."""
+    _make: Callable[[], ConsoleApp]
+    _log_path: Path
+    painted: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the first frame is on the terminal, or will never be."""
+    _app: ConsoleApp | None = None
+    _asked: tuple[ExitChoice, int] | None = None
+    """Exit choice and exit code requested from outside."""
 
     def leave(self, how: ExitChoice, code: int) -> None:
         self._asked = how, code
@@ -301,9 +301,8 @@ LET_GO_WITHIN = 12.0
 """Seconds to wait for the scheduler thread to stop before the process ends anyway."""
 
 
-class LockWaitNotice:
-    def __init__(self) -> None:
-        self.show: Callable[[str], object] = lambda _: None
+class LockWaitNotice(Struct, eq=False):
+    show: Callable[[str], object] = lambda _: None
 
     def __call__(self, sentence: str) -> None:
         """Report a wait; may be called from any thread."""
@@ -384,7 +383,14 @@ class Console:
         try:
             how, code = await screen
         except ScreenFailedError as error:
-            await self._give_up(error)
+            # hand over after the screen has failed for good, and add to the error whether jobs still start
+            may = self._may_lead and bootstrap.may_schedule(self._options, is_console=True)
+            would_lead = self._behind.leads or (may and current_leader(self._options.state) is None)
+            if would_lead:
+                goes_on = "jobs start as before, by a background scheduler"
+                waits = "no job starts until gputui serve runs"
+                error.hint = f"{goes_on if hands_over(self._options) else waits}; {error.hint}"
+            await self._let_go(hand_over=would_lead and hands_over(self._options))
             raise
         await self._let_go(hand_over=how is ExitChoice.HAND_OVER and self._behind.leads)
         if self._refusal is not None:
@@ -428,15 +434,6 @@ class Console:
         if self._probe is not None:  # first: it reads while the rest is imported and opened
             self._probe.start()
         self._open()
-
-    async def _give_up(self, error: ScreenFailedError) -> None:
-        """Hand over after the screen has failed for good, and add to the error whether jobs still start."""
-        may = self._may_lead and bootstrap.may_schedule(self._options, is_console=True)
-        would_lead = self._behind.leads or (may and current_leader(self._options.state) is None)
-        if would_lead:
-            goes_on, waits = "jobs start as before, by a background scheduler", "no job starts until gputui serve runs"
-            error.hint = f"{goes_on if hands_over(self._options) else waits}; {error.hint}"
-        await self._let_go(hand_over=would_lead and hands_over(self._options))
 
     async def _let_go(self, *, hand_over: bool) -> None:
         if hand_over:

@@ -299,13 +299,13 @@ def serve_cluster(options: Options) -> int:
             loop.add_signal_handler(signal.SIGHUP, lambda: None)
             await poll.run()
 
-        say(f"{' and '.join(_served(options))} of {backend.about().host}; Ctrl-C ends it")
+        say(f"{' and '.join(served(options))} of {backend.about().host}; Ctrl-C ends it")
         asyncio.run(run())
     return 0
 
 
-def _served(options: Options) -> Iterator[str]:
-    """Yield what a process without a screen does."""
+def served(options: Options) -> Iterator[str]:
+    """Yield what a process over a cluster without a screen does; nothing if it has nothing to do."""
     from gputui.bootstrap import clusters
 
     if options.settings.metrics.enabled:
@@ -314,8 +314,3 @@ def _served(options: Options) -> Iterator[str]:
         yield "hooks"
     if clusters.is_wanted(options):
         yield "telemetry"
-
-
-def has_duties(options: Options) -> bool:
-    """Return whether there is something to do for a process without a screen."""
-    return any(_served(options))

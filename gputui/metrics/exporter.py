@@ -236,16 +236,8 @@ class MetricsRecorder:
 
 
 _COUNTERS = (
-    families.FAILURES,
-    families.SUBMITTED,
-    families.STARTED,
-    families.ENDED_ATTEMPTS,
-    families.ENDED,
-    families.RETRIES,
-    families.PREEMPTIONS,
-    families.GPU_TIME,
-    families.CALLS,
-    families.DELIVERIES,
+    *(families.FAILURES, families.SUBMITTED, families.STARTED, families.ENDED_ATTEMPTS, families.ENDED),
+    *(families.RETRIES, families.PREEMPTIONS, families.GPU_TIME, families.CALLS, families.DELIVERIES),
 )
 _SUMMARIES = (families.CALL_TIME, families.TENANT_WAIT)
 _GAUGES = (families.LAST_TICK, families.RUNTIME_LAST, families.HOOK_UP, families.HOOK_LAST)

@@ -58,8 +58,8 @@ def _counter(name: str, labels: str, words: str) -> Family:
     return Family(f"gputui_{name}_total", Kind.COUNTER, tuple(labels.split()), words)
 
 
-def _histogram(name: str, labels: str, words: str) -> Family:
-    return Family(f"gputui_{name}", Kind.HISTOGRAM, tuple(labels.split()), words)
+def _histogram(name: str, words: str) -> Family:
+    return Family(f"gputui_{name}", Kind.HISTOGRAM, (), words)
 
 
 def _gpu(name: str, words: str, kind: Kind = Kind.GAUGE, more: tuple[str, ...] = ()) -> Family:
@@ -77,8 +77,8 @@ NOTICES = _gauge(
     "Problems and unusual states that the console lists now; each job that failed in the last hour is one.",
 )
 LAST_TICK = _gauge("tick_last_success_timestamp_seconds", "", "End of the last pass of the scheduler.")
-TICK = _histogram("tick_duration_seconds", "", "Duration of a pass of the scheduler.")
-PLAN = _histogram("plan_duration_seconds", "", "Duration of a plan: which jobs start now, and why others wait.")
+TICK = _histogram("tick_duration_seconds", "Duration of a pass of the scheduler.")
+PLAN = _histogram("plan_duration_seconds", "Duration of a plan: which jobs start now, and why others wait.")
 FAILURES = _counter("scheduler_failures", "part", "Errors in parts of the scheduler that did not stop it.")
 
 JOBS = _gauge("jobs", "tenant state", "Jobs in the queue file; ended ones until they move to the history.")
@@ -96,11 +96,11 @@ ENDED_ATTEMPTS = _counter("attempts_ended", "cause", "Attempts that ended, by ca
 ENDED = _counter("jobs_ended", "tenant state", "Jobs that ended and will not be retried.")
 RETRIES = _counter("job_retries", "cause", "Failed attempts whose job is retried, by cause.")
 PREEMPTIONS = _counter("job_preemptions", "tenant", "Attempts that were preempted.")
-WAIT = _histogram("job_wait_seconds", "", "Time from submission, or from --begin, to the first start.")
+WAIT = _histogram("job_wait_seconds", "Time from submission, or from --begin, to the first start.")
 TENANT_WAIT = Family(
     "gputui_tenant_wait_seconds", Kind.SUMMARY, ("tenant",), "Sum and number of the waits of a tenant's jobs."
 )
-RUN = _histogram("job_run_seconds", "", "Duration of an attempt, however it ended.")
+RUN = _histogram("job_run_seconds", "Duration of an attempt, however it ended.")
 
 GPUS = _gauge("gpus", "state", "GPUs by state; MIG instances count, GPUs that are cut into them do not.")
 FRAGMENTED = _gauge("gpus_fragmented", "", "GPUs that stay free while jobs wait, because none of these can use them.")
@@ -117,7 +117,7 @@ PENDING_CAP = _gauge("tenant_pending_jobs_limit", "tenant", "Maximum number of w
 PRIORITY_CAP = _gauge("tenant_priority_limit", "tenant", "Highest priority of the tenant's jobs.")
 
 STORE_SIZE = _gauge("store_size_bytes", "file", "Size of the queue's files: queue, journal, history, audit.")
-WRITE = _histogram("store_write_duration_seconds", "", "Duration of a write to the journal, until it is on disk.")
+WRITE = _histogram("store_write_duration_seconds", "Duration of a write to the journal, until it is on disk.")
 DISK_SIZE = _gauge("disk_size_bytes", "role mount", "Size of the disk with the state directory, or with Docker's data.")
 DISK_FREE = _gauge("disk_free_bytes", "role mount", "Free space there for ordinary users.")
 BACKUP_UP = _gauge("backup_up", "", "Whether the last backup into a directory was made, and can be read.")

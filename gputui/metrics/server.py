@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
+from msgspec import Struct, field
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from gputui.domain.errors import InputError, install_line
@@ -38,15 +39,14 @@ _NOBODY = b"$2b$10$7EqJtq98hPqEX7fNZaFWoOhi5BWX4Z1Z3MxE8lmyy6h6Zy/YPj4Oa"
 """Hash for unknown names, so that they take as long as known ones."""
 
 
-class Users:
+class Users(Struct, eq=False):
     """Names and bcrypt hashes; checks the credentials of a request."""
 
-    def __init__(self, hashes: Mapping[str, bytes]) -> None:
-        self._hashes = hashes
-        self._salt = secrets.token_bytes(16)
-        self._right: set[bytes] = set()
-        self._lock = threading.Lock()
-        """Held while a hash is computed: one at a time, so that wrong passwords cannot occupy all processors."""
+    _hashes: Mapping[str, bytes]
+    _salt: bytes = field(default_factory=secrets.token_bytes)
+    _right: set[bytes] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held while a hash is computed: one at a time, so that wrong passwords cannot occupy all processors."""
 
     def admit(self, header: str) -> bool:
         """Return whether the value of an Authorization header has a user with the correct password."""

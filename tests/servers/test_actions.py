@@ -67,7 +67,7 @@ class Pair(Connections):
         return job_id
 
     def is_paused(self, server: str) -> bool:
-        return self.there.named(server).snapshot.controls.paused
+        return self.there.named(server).follower.snapshot.controls.paused
 
     def job(self, job_id: int, true: Callable[[Job], object] = lambda job: True) -> Job:
         """Return a job once it is so."""
