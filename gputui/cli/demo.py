@@ -34,14 +34,7 @@ from gputui.domain.gpu_history import TakenStep
 from gputui.domain.job import Attempt
 from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
 from gputui.domain.log_errors import find_error_line
-from gputui.domain.settings import (
-    ClusterSettings,
-    HookSettings,
-    MetricsSettings,
-    ReportSettings,
-    SchedulerSettings,
-    TracesSettings,
-)
+from gputui.domain.settings import Settings
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.saved_logs import log_path
@@ -110,15 +103,9 @@ def _here(options: Options, directory: Path) -> Options:
     Of the settings, those about other programs and people do not apply.
     """
     probe = options.probe if options.probe.simulated else ProbeSpec(simulated=GPUS)
-    settings = replace(
-        options.settings,
-        scheduler=replace(SchedulerSettings(), hand_over="never"),
-        hooks=HookSettings(),  # nobody is to get mail about its jobs, nor Prometheus or a collector its figures
-        metrics=MetricsSettings(),
-        report=ReportSettings(),
-        traces=TracesSettings(),
-        cluster=ClusterSettings(),
-    )
+    # nobody is to get mail about its jobs, nor Prometheus or a collector its figures
+    usual = {name: getattr(Settings(), name) for name in ("hooks", "metrics", "report", "traces", "cluster")}
+    settings = replace(options.settings, scheduler=replace(Settings().scheduler, hand_over="never"), **usual)
     return replace(options, state=directory / "state", probe=probe, runtime="process", settings=settings)
 
 

@@ -11,13 +11,12 @@ import click
 from click.shell_completion import CompletionItem
 from msgspec import Struct
 
-from gputui.cli.output import jobs_of
 from gputui.cli.session import Session, is_elsewhere
 from gputui.domain.arrays import elements_in_history
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.text import listed, plain, quoted
+from gputui.domain.text import plain, quoted
 from gputui.ports import Queue
 from gputui.request import job_values
 
@@ -138,8 +137,6 @@ def _elements(queue: Queue, named: Named, arrays: _Arrays | None = None) -> Iter
 
 
 MAX_COMPLETIONS = 200
-_NAMED = 10
-"""Maximum number of jobs named in one sentence."""
 
 
 class JobIds(click.ParamType[tuple[Named, ...]]):
@@ -202,18 +199,6 @@ def flat(queue: Queue, ids: Sequence[tuple[Named, ...]], suits: Callable[[Job], 
     except NotFoundError as error:
         error.what += "; nothing was changed" if len(names) > 1 else ""
         raise
-
-
-def left_alone(queue: Queue, asked: Sequence[JobId], done: Sequence[JobId]) -> list[str]:
-    over = [job for job in jobs_of(queue, set(asked).difference(done)) if job.state.is_terminal]
-    if not over:
-        return []
-    count = sum(job.count for job in over)
-    if count == 1:
-        return [f"job {over[0].shown_id} has ended already: it is {over[0].state}"]
-    more = sum(job.count for job in over[_NAMED:])
-    named = [job.shown_id for job in over[:_NAMED]] + ([f"{more} more"] if more else [])
-    return [f"{count} jobs have ended already: {listed(named)}"]
 
 
 def check_known(queue: Queue, ids: Iterable[JobId]) -> None:

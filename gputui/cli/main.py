@@ -23,8 +23,6 @@ from gputui.domain.job_spec import RUNTIMES
 from gputui.domain.text import plain
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
     from gputui.domain.access import Caller
     from gputui.domain.settings import ServerSettings
     from gputui.ports.backend import DirectBackend, RunCommand
@@ -198,12 +196,6 @@ INTERRUPTED = 130
 """Exit code that shells report for a program ended by SIGINT."""
 
 
-def _server_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    from gputui.cli import completing
-
-    return completing.servers(ctx, param, incomplete)
-
-
 @click.group(
     PROGRAM,
     cls=LazyGroup,
@@ -219,7 +211,7 @@ def _server_names(ctx: click.Context, param: click.Parameter, incomplete: str) -
     "servers",
     multiple=True,
     metavar="SERVER",
-    shell_complete=_server_names,
+    shell_complete=lambda *word: importlib.import_module("gputui.cli.completing").servers(*word),
     help="Console over this server, or COMMAND on it: ssh://[user@]host[:port], a name in [[servers]], or all of them: "
     "all. May be repeated.",
 )

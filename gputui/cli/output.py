@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,7 +15,7 @@ import click
 from msgspec import Struct
 
 from gputui.cli import terminal
-from gputui.domain.as_json import array_parts, json_text
+from gputui.domain.as_json import json_text
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.text import fit, plain, plural, width
@@ -27,12 +28,6 @@ if TYPE_CHECKING:
 def print_json(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
     """Print an object over several lines, an array with one element a line; ASCII, so that no terminal acts on it."""
     terminal.write(json_text(value) + "\n")
-
-
-def print_array(values: Iterable[Mapping[str, Any]]) -> None:
-    """Print an array like `print_json`, each element as soon as it is known: all of them may not fit into memory."""
-    terminal.write_lines(array_parts(values))
-    terminal.write("\n")
 
 
 _Cell: TypeAlias = tuple[str, int]
@@ -100,7 +95,11 @@ class FiniteRange(click.FloatRange):
         return found
 
 
-_NAMED = 10
+def local_minute(at: datetime | None) -> str:
+    return f"{at.astimezone():%Y-%m-%d %H:%M}" if at else "-"
+
+
+NAMED = 10
 """Maximum number of jobs named in one sentence."""
 
 
@@ -138,8 +137,8 @@ def named(jobs: Sequence[Job]) -> str:
     count = sum(job.count for job in jobs)
     if count == 1:
         return f"job {jobs[0].shown_id}"
-    more = sum(job.count for job in jobs[_NAMED:])
-    words = [job.shown_id for job in jobs[:_NAMED]] + ([f"and {more} more"] if more else [])
+    more = sum(job.count for job in jobs[NAMED:])
+    words = [job.shown_id for job in jobs[:NAMED]] + ([f"and {more} more"] if more else [])
     return f"{plural(count, 'job')}: {' '.join(words)}"
 
 

@@ -14,7 +14,7 @@ from gputui.cli import completing, output, terminal
 from gputui.cli.gpus import picture
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
-from gputui.domain.as_json import Json, attributes
+from gputui.domain.as_json import attributes
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.gpu import find_gpu, index_of
 from gputui.domain.gpu_processes import (
@@ -96,7 +96,20 @@ def command(
         )
         shown = tree_of(shown, seen) if tree else shown
     if as_json:
-        print_json([process_json(row) for row in shown])
+        print_json(
+            [
+                {
+                    **attributes(row, "pid kind user command gpus job_id"),
+                    "job": row.job.partition(" ")[0].removeprefix("#") or None,
+                    "container_id": row.container_id,
+                    "container": row.container or None,
+                    "image": row.image or None,
+                    **attributes(row, "gpu_memory sm memory cpu age parent computes"),
+                    "visible": row.is_visible,
+                }
+                for row in shown
+            ]
+        )
     else:
         terminal.write("\n".join(lines(shown, terminal.width())) + "\n")
     return 0
@@ -168,15 +181,3 @@ def lines(rows: Sequence[Row], total: int | None) -> list[str]:
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value * 100:.0f}%"
-
-
-def process_json(row: Row) -> Json:
-    return {
-        **attributes(row, "pid kind user command gpus job_id"),
-        "job": row.job.partition(" ")[0].removeprefix("#") or None,
-        "container_id": row.container_id,
-        "container": row.container or None,
-        "image": row.image or None,
-        **attributes(row, "gpu_memory sm memory cpu age parent computes"),
-        "visible": row.is_visible,
-    }

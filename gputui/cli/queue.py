@@ -13,10 +13,10 @@ import click
 
 from gputui import bootstrap
 from gputui.cli import completing, output, terminal
-from gputui.cli.output import print_array, print_json
+from gputui.cli.output import TextColumn, local_minute, print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain import arrays
-from gputui.domain.as_json import job_json
+from gputui.domain.as_json import array_parts, job_json
 from gputui.domain.errors import InputError
 from gputui.domain.filter import (
     FIELDS,
@@ -40,17 +40,17 @@ from gputui.domain.text import format_duration, format_limit, format_size, liste
 from gputui.request import caller, times
 
 COLUMNS = (
-    output.TextColumn("ID", right=True),
-    output.TextColumn("ST"),
-    output.TextColumn("PRI", right=True),
-    output.TextColumn("NAME", 24, least=8),
-    output.TextColumn("TENANT", 12, least=4),
-    output.TextColumn("GPUS", 10),
-    output.TextColumn("TIME", 15, right=True),
-    output.TextColumn("REASON"),
+    TextColumn("ID", right=True),
+    TextColumn("ST"),
+    TextColumn("PRI", right=True),
+    TextColumn("NAME", 24, least=8),
+    TextColumn("TENANT", 12, least=4),
+    TextColumn("GPUS", 10),
+    TextColumn("TIME", 15, right=True),
+    TextColumn("REASON"),
 )
 GPUS_AT = 5
-NODE = output.TextColumn("NODE", 16, least=4)
+NODE = TextColumn("NODE", 16, least=4)
 """Column of a cluster, before that of the GPUs."""
 
 
@@ -142,7 +142,7 @@ def footnotes(snapshot: Snapshot) -> Iterator[str]:
         yield "no scheduler is running: start gputui, or gputui serve"
     if controls.paused:
         why = f": {controls.pause_reason}" if controls.pause_reason else ""
-        at = f", {controls.paused_at.astimezone():%Y-%m-%d %H:%M}" if controls.paused_at else ""
+        at = f", {local_minute(controls.paused_at)}" if controls.paused_at else ""
         by = f" by {controls.paused_by}" if controls.paused_by else ""
         yield f"paused{by}{at}{why} (gputui unpause)"
     yield from (notice.text for notice in snapshot.notices if notice.severity != "information")
@@ -240,10 +240,6 @@ MOST = 100
 """Number of jobs listed without `--limit`."""
 
 
-def _at(moment: datetime | None) -> str:
-    return f"{moment.astimezone():%Y-%m-%d %H:%M}" if moment else "-"
-
-
 def _waited(job: Job) -> str:
     first = next((attempt.started_at for attempt in job.attempts if attempt.started_at), None)
     return format_duration(first - max(job.submitted_at, job.spec.begin_at or job.submitted_at)) if first else "-"
@@ -260,31 +256,28 @@ def _gpu_hours(job: Job) -> str:
 
 _WITHOUT = {BATCH_SCRIPT: "sbatch", OTHER_GPUTUI: "?"}
 """Words for jobs of a cluster without an image that were not submitted from here."""
-HISTORY_COLUMNS: Mapping[str, tuple[output.TextColumn, Callable[[Job], str]]] = {
-    "id": (output.TextColumn("ID", right=True), lambda job: job.shown_id),
-    "state": (output.TextColumn("ST"), lambda job: job.state.short),
-    "name": (output.TextColumn("NAME", 24, least=8), lambda job: job.name),
-    "tenant": (output.TextColumn("TENANT", 12, least=4), lambda job: job.spec.tenant),
-    "user": (output.TextColumn("USER", 12, least=4), lambda job: job.submitted_by),
-    "priority": (output.TextColumn("PRI", right=True), lambda job: str(job.priority)),
-    "gpus": (output.TextColumn("GPUS", right=True), lambda job: str(job.attempt.gpu_count if job.attempt else 0)),
-    "image": (
-        output.TextColumn("IMAGE", 30, least=8),
-        lambda job: job.spec.image or _WITHOUT.get(job.submitted_via, "host"),
-    ),
-    "command": (output.TextColumn("COMMAND", 40, least=8), lambda job: " ".join(element_spec(job).command)),
-    "submitted": (output.TextColumn("SUBMITTED"), lambda job: _at(job.submitted_at)),
-    "started": (output.TextColumn("STARTED"), lambda job: _at(job.started_at)),
-    "ended": (output.TextColumn("ENDED"), lambda job: _at(job.end)),
-    "wait": (output.TextColumn("WAIT", right=True), _waited),
+HISTORY_COLUMNS: Mapping[str, tuple[TextColumn, Callable[[Job], str]]] = {
+    "id": (TextColumn("ID", right=True), lambda job: job.shown_id),
+    "state": (TextColumn("ST"), lambda job: job.state.short),
+    "name": (TextColumn("NAME", 24, least=8), lambda job: job.name),
+    "tenant": (TextColumn("TENANT", 12, least=4), lambda job: job.spec.tenant),
+    "user": (TextColumn("USER", 12, least=4), lambda job: job.submitted_by),
+    "priority": (TextColumn("PRI", right=True), lambda job: str(job.priority)),
+    "gpus": (TextColumn("GPUS", right=True), lambda job: str(job.attempt.gpu_count if job.attempt else 0)),
+    "image": (TextColumn("IMAGE", 30, least=8), lambda job: job.spec.image or _WITHOUT.get(job.submitted_via, "host")),
+    "command": (TextColumn("COMMAND", 40, least=8), lambda job: " ".join(element_spec(job).command)),
+    "submitted": (TextColumn("SUBMITTED"), lambda job: local_minute(job.submitted_at)),
+    "started": (TextColumn("STARTED"), lambda job: local_minute(job.started_at)),
+    "ended": (TextColumn("ENDED"), lambda job: local_minute(job.end)),
+    "wait": (TextColumn("WAIT", right=True), _waited),
     "time": (
-        output.TextColumn("TIME", right=True),
+        TextColumn("TIME", right=True),
         lambda job: format_duration(job.ended_at - job.started_at) if job.ended_at and job.started_at else "-",
     ),
-    "gpu_hours": (output.TextColumn("GPU-H", right=True), _gpu_hours),
-    "attempts": (output.TextColumn("TRIES", right=True), lambda job: str(len(job.attempts))),
-    "exit": (output.TextColumn("EXIT", right=True), lambda job: "-" if job.exit_code is None else str(job.exit_code)),
-    "why": (output.TextColumn("INFO"), lambda job: job.end_info),
+    "gpu_hours": (TextColumn("GPU-H", right=True), _gpu_hours),
+    "attempts": (TextColumn("TRIES", right=True), lambda job: str(len(job.attempts))),
+    "exit": (TextColumn("EXIT", right=True), lambda job: "-" if job.exit_code is None else str(job.exit_code)),
+    "why": (TextColumn("INFO"), lambda job: job.end_info),
 }
 """Columns by name; columns that the console's queue also has share its names."""
 USUAL = ("ended", "id", "state", "name", "tenant", "gpus", "wait", "time", "why")
@@ -340,7 +333,8 @@ def history(
         found = (part for part in parts if part is not None)
         listed = islice(found, limit) if limit else found
         if as_json:
-            print_array(map(job_json, listed))
+            terminal.write_lines(array_parts(map(job_json, listed)))  # one at a time: all may not fit into memory
+            terminal.write("\n")
         else:
             cells = ([cell(job) for _, cell in shown] for job in listed)
             lines = output.lines([column for column, _ in shown], cells, terminal.width())

@@ -36,20 +36,8 @@ if TYPE_CHECKING:
 MOST = 64
 """Maximum number of variants in one comparison."""
 NOT_REPLAYED = frozenset(
-    {
-        "allow",
-        "extend",
-        "forecast_jobs",
-        "left_free",
-        "operators",
-        "patience",
-        "prefer",
-        "reservation_grace",
-        "reservations",
-        "share",
-        "share_jobs",
-        "tenants",
-    }
+    {"allow", "extend", "forecast_jobs", "left_free", "operators", "patience"}
+    | {"prefer", "reservation_grace", "reservations", "share", "share_jobs", "tenants"}
 )
 """Settings without effect in a replay, since jobs of a trace ask for nothing but a number of GPUs."""
 _TABLE, _TENANT = "policy.", "tenants."
@@ -483,7 +471,7 @@ def progress(count: int) -> Iterator[Callable[[str], None]]:
         names.append(name)
         if is_shown:
             terminal.write(f"\r\x1b[K{len(names)} of {count}: {name[:60]}", err=True)
-            terminal.flush_err()
+            terminal.flush(err=True)
 
     is_shown = count > 0 and terminal.is_tty(terminal.ERR)
     try:
@@ -529,11 +517,11 @@ class Replay(Struct, frozen=True):
     def of(
         cls,
         source: ReplaySource,
-        gpus: int | None,
-        gpus_per_node: int | None,
-        load: float | None,
-        limits: str | None,
-        longest: float | None,
+        gpus: int | None = None,
+        gpus_per_node: int | None = None,
+        load: float | None = None,
+        limits: str | None = None,
+        longest: float | None = None,
     ) -> Replay:
         from gputui.replay import trace as traces
 

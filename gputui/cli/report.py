@@ -43,7 +43,7 @@ from gputui.domain.accounting import (
     account,
     days_of,
 )
-from gputui.domain.as_json import Json, json_text
+from gputui.domain.as_json import Json, attributes, json_text
 from gputui.domain.decoding import convert
 from gputui.domain.errors import GputuiError, InputError, install_line
 from gputui.domain.job import Job
@@ -124,8 +124,7 @@ def cost(sums: UsageAccount, rates: ReportSettings) -> float | None:
 def as_json(found: Report) -> Json:
     groups = sorted(found.accounts.groups.items(), key=order(found.by))
     return {
-        "since": found.period.since.isoformat().replace("+00:00", "Z"),
-        "until": found.period.until.isoformat().replace("+00:00", "Z"),
+        **attributes(found.period, "since until"),
         "by": found.by,
         "currency": found.rates.currency or None,
         "total": row(found.accounts.total, found.rates),
@@ -309,7 +308,7 @@ def replay_jobs(session: Session, found: Report) -> Replayed:
     with session.backend() as backend:
         known = [*backend.queue.jobs().values(), *backend.queue.past(found.period.since)]
     source = replay.of_history(session, filter(is_started, known))
-    prepared = replay.Replay.of(source, None, None, None, None, None)
+    prepared = replay.Replay.of(source)
     base = replay.changed(source.settings, ())
     figures = prepared.figures(replay.POLICY_NAMES, base, [])
     notes = replay.sentences(source.own, figures, prepared.offered, prepared.limits) if source.own else []
@@ -466,19 +465,14 @@ def chart(bars: Bars, title: str) -> str:
 
 
 _STYLE = {
-    "background": "transparent",
-    "plot_background": "transparent",
+    **dict.fromkeys(("background", "plot_background"), "transparent"),
+    **dict.fromkeys(("foreground_subtle", "guide_stroke_color", "major_guide_stroke_color"), "var(--line)"),
+    **dict.fromkeys(("guide_stroke_dasharray", "major_guide_stroke_dasharray"), "0"),
+    **dict.fromkeys(("label_font_size", "major_label_font_size"), 12),
     "foreground": "var(--faint)",
     "foreground_strong": "var(--ink)",
-    "foreground_subtle": "var(--line)",
-    "guide_stroke_color": "var(--line)",
-    "guide_stroke_dasharray": "0",
-    "major_guide_stroke_color": "var(--line)",
-    "major_guide_stroke_dasharray": "0",
     "colors": tuple(f"var(--{name})" for name in OUTCOMES),
     "font_family": "inherit",
-    "label_font_size": 12,
-    "major_label_font_size": 12,
     "legend_font_size": 13,
     "opacity": 1,
 }

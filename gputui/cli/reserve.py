@@ -14,7 +14,7 @@ from gputui import bootstrap
 from gputui.cli import completing, output, terminal
 from gputui.cli.gpus import picture
 from gputui.cli.main import CommandGroup
-from gputui.cli.output import confirm, dry_run_option, print_json, quiet_option
+from gputui.cli.output import TextColumn, confirm, dry_run_option, local_minute, print_json, quiet_option
 from gputui.cli.session import Session, pass_session
 from gputui.cli.terminal import print_done
 from gputui.domain.action import RemoveTenant, ReserveGpus, SetStanding, SetTenant, Unreserve
@@ -37,13 +37,13 @@ MAX_GPUS = 100_000
 _STANDING = {"off": "the standing rule is off", "file": "the standing rule of the settings file applies"}
 """Confirmations of the words that `reserve standing` takes."""
 COLUMNS = (
-    output.TextColumn("NAME", 32, least=4),
-    output.TextColumn("STATE"),
-    output.TextColumn("START"),
-    output.TextColumn("END"),
-    output.TextColumn("GPUS", 24, least=4),
-    output.TextColumn("FROM"),
-    output.TextColumn("KEPT FOR"),
+    TextColumn("NAME", 32, least=4),
+    TextColumn("STATE"),
+    TextColumn("START"),
+    TextColumn("END"),
+    TextColumn("GPUS", 24, least=4),
+    TextColumn("FROM"),
+    TextColumn("KEPT FOR"),
 )
 
 
@@ -131,7 +131,24 @@ def list_(session: Session, as_json: bool) -> None:
         planned = {view.window.key: view for view in snapshot.windows}
         found = tuple(planned.get(view.window.key, view) for view in told)
     if as_json:
-        print_json([_json(view) for view in found])
+        print_json(
+            [
+                {
+                    "name": window.name,
+                    "state": str(view.state),
+                    "start": _utc(window.start),
+                    "end": _utc(window.end),
+                    "count": len(window.gpus) or window.count,
+                    **attributes(window, "gpus tenant priority"),
+                    "source": view.source,
+                    "claimed_at": _utc(view.claimed_at),
+                    "released_at": _utc(view.released_at),
+                    "lapses_at": _utc(view.lapses_at),
+                    "kept_gpus": list(view.gpus),
+                }
+                for window, view in ((view.window, view) for view in found)
+            ]
+        )
         return
     rows = [_row(view, snapshot) for view in found]
     written = output.lines(COLUMNS, rows, terminal.width()) if rows else ["no reservations"]
@@ -181,69 +198,46 @@ def _row(view: WindowView, snapshot: Snapshot) -> tuple[str, ...]:
     from gputui.engine.actions.actions import beneficiary
 
     window = view.window
-    story = f"; claimed {_local(view.claimed_at)}" if view.claimed_at else ""
-    story = f"; released {_local(view.lapses_at)} if unused" if view.lapses_at else story
-    story = f"; released {_local(view.released_at)}: unused" if view.released_at else story
+    story = f"; claimed {local_minute(view.claimed_at)}" if view.claimed_at else ""
+    story = f"; released {local_minute(view.lapses_at)} if unused" if view.lapses_at else story
+    story = f"; released {local_minute(view.released_at)}: unused" if view.released_at else story
     indices = {gpu.gpu.uuid: gpu.gpu.index for gpu in snapshot.gpus}
     short = short_names(window.gpus)
     named = ",".join(str(indices.get(name, short[name])) for name in window.gpus)
     return (
         window.name,
         str(view.state),
-        _local(window.start),
-        _local(window.end),
+        local_minute(window.start),
+        local_minute(window.end),
         named or f"any {window.count}",
         view.source,
         beneficiary(window) + story,
     )
 
 
-def _json(view: WindowView) -> dict[str, Any]:
-    window = view.window
-    return {
-        "name": window.name,
-        "state": str(view.state),
-        "start": _utc(window.start),
-        "end": _utc(window.end),
-        "count": len(window.gpus) or window.count,
-        "gpus": list(window.gpus),
-        "tenant": window.tenant,
-        "priority": window.priority,
-        "source": view.source,
-        "claimed_at": _utc(view.claimed_at),
-        "released_at": _utc(view.released_at),
-        "lapses_at": _utc(view.lapses_at),
-        "kept_gpus": list(view.gpus),
-    }
-
-
 def _utc(at: datetime | None) -> str | None:
     return at.astimezone(UTC).isoformat().replace("+00:00", "Z") if at else None
-
-
-def _local(at: datetime) -> str:
-    return f"{at.astimezone():%Y-%m-%d %H:%M}"
 
 
 MAX_WEIGHT = 1_000_000
 MAX_COUNT = 2**31 - 1
 _SETS = "--weight, --gpus, --running, --pending, --max-priority, --users or --clear"
-TENANT_COLUMNS: tuple[tuple[output.TextColumn, Callable[[TenantUsage], str]], ...] = (
-    (output.TextColumn("TENANT", 24, least=8), lambda each: each.tenant.name or "-"),
-    (output.TextColumn("WEIGHT", right=True), lambda each: f"{each.tenant.weight:g}"),
-    (output.TextColumn("GPUS", right=True), lambda each: _of(each.gpus, each.tenant.gpus)),
-    (output.TextColumn("RUNNING", right=True), lambda each: _of(each.running, each.tenant.running)),
-    (output.TextColumn("PENDING", right=True), lambda each: _of(each.pending, each.tenant.pending)),
+TENANT_COLUMNS: tuple[tuple[TextColumn, Callable[[TenantUsage], str]], ...] = (
+    (TextColumn("TENANT", 24, least=8), lambda each: each.tenant.name or "-"),
+    (TextColumn("WEIGHT", right=True), lambda each: f"{each.tenant.weight:g}"),
+    (TextColumn("GPUS", right=True), lambda each: _of(each.gpus, each.tenant.gpus)),
+    (TextColumn("RUNNING", right=True), lambda each: _of(each.running, each.tenant.running)),
+    (TextColumn("PENDING", right=True), lambda each: _of(each.pending, each.tenant.pending)),
     (
-        output.TextColumn("PRIORITY", right=True),
+        TextColumn("PRIORITY", right=True),
         lambda each: "-" if each.tenant.max_priority is None else f"<={each.tenant.max_priority}",
     ),
-    (output.TextColumn("F", right=True), lambda each: f"{each.fair_share:.2f}"),
+    (TextColumn("F", right=True), lambda each: f"{each.fair_share:.2f}"),
     (
-        output.TextColumn("GPU TIME", right=True),
+        TextColumn("GPU TIME", right=True),
         lambda each: format_duration(timedelta(seconds=round(each.gpu_seconds))),
     ),
-    (output.TextColumn("FROM"), lambda each: each.source or "-"),
+    (TextColumn("FROM"), lambda each: each.source or "-"),
 )
 
 

@@ -99,12 +99,8 @@ def tell(sentence: str) -> None:
     echo(f"gputui: {plain(sentence)}", err=True)
 
 
-def flush() -> None:
-    _PRESENT.get().out.flush()
-
-
-def flush_err() -> None:
-    _PRESENT.get().err.flush()
+def flush(*, err: bool = False) -> None:
+    _stream(err=err).flush()
 
 
 def binary() -> BinaryIO:

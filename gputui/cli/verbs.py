@@ -9,28 +9,17 @@ from click.shell_completion import CompletionItem
 
 from gputui import bootstrap
 from gputui.cli import terminal
-from gputui.cli.job_ids import JobIds, Named, check_known, flat, ids_argument, is_live, left_alone, resolve_all
-from gputui.cli.output import changed, confirm, dry_run_option, jobs_of, named, quiet_option
+from gputui.cli.job_ids import JobIds, Named, check_known, flat, ids_argument, is_live, resolve_all
+from gputui.cli.output import NAMED, changed, confirm, dry_run_option, jobs_of, named, quiet_option
 from gputui.cli.session import Session, pass_session
-from gputui.domain.action import (
-    Action,
-    Cancel,
-    DrainGpus,
-    Pause,
-    Requeue,
-    ResumeGpus,
-    SetPriority,
-    Signal,
-    Top,
-    Unpause,
-)
+from gputui.domain import action as actions
 from gputui.domain.errors import signal_name
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.waits import cancelled_with
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
-from gputui.domain.text import plain, plural
+from gputui.domain.text import listed, plain, plural
 from gputui.domain.verbs import BY_NAME, JOB_VERB, PRIORITY_HELP, SIGNAL, SIGNALS, Verb
 from gputui.ports.backend import DirectBackend
 from gputui.request import job_values
@@ -77,7 +66,7 @@ def show_jobs(session: Session, backend: DirectBackend, verb: Verb[Job], ids: tu
     show_shifts(session, backend, verb.on(ids), first)
 
 
-def show_shifts(session: Session, backend: DirectBackend, action: Action, first: str = "") -> None:
+def show_shifts(session: Session, backend: DirectBackend, action: actions.Action, first: str = "") -> None:
     """Print a first line, and which jobs would start at another time."""
     from gputui.cli import start_times  # imports the policy, which the change itself does not need
     from gputui.domain.policy.whatif import change_of
@@ -97,11 +86,16 @@ def cancel(session: Session, ids: tuple[tuple[Named, ...], ...], dry_run: bool, 
             show_jobs(session, backend, JOB_VERB["cancel"], flat(backend.queue, ids))
             return
         asked = flat(backend.queue, ids)
-        done = backend.act(Cancel(asked)).ids
+        done = backend.act(actions.Cancel(asked)).ids
         if done and not quiet:
             confirm(changed(JOB_VERB["cancel"], jobs_of(backend.queue, done)))
-        for line in left_alone(backend.queue, asked, done):
-            terminal.echo(line, err=True)
+        over = [job for job in jobs_of(backend.queue, set(asked).difference(done)) if job.state.is_terminal]
+        count, more = (sum(job.count for job in each) for each in (over, over[NAMED:]))
+        if count == 1:
+            terminal.echo(f"job {over[0].shown_id} has ended already: it is {over[0].state}", err=True)
+        elif over:
+            names = [job.shown_id for job in over[:NAMED]] + ([f"{more} more"] if more else [])
+            terminal.echo(f"{count} jobs have ended already: {listed(names)}", err=True)
 
 
 _LEFT_ALONE = frozenset({JobState.PENDING, JobState.COMPLETED})
@@ -141,14 +135,14 @@ def requeue(session: Session, ids: tuple[tuple[Named, ...], ...], failed: bool, 
             def change(snapshot: Snapshot) -> Snapshot:
                 known = start_times.entries(snapshot)
                 past = tuple(job for job in jobs if job.id not in known)
-                return change_of(Requeue(asked), bootstrap.clock().now())(
+                return change_of(actions.Requeue(asked), bootstrap.clock().now())(
                     replace(snapshot, jobs=(*snapshot.jobs, *past))
                 )
 
             first = f"would run again: {named(jobs)}" if jobs else "nothing would be changed"
             start_times.print_shifts(session, backend, change, first)
         else:
-            again = jobs_of(queue, backend.act(Requeue(asked)).ids)
+            again = jobs_of(queue, backend.act(actions.Requeue(asked)).ids)
             confirm(changed(JOB_VERB["requeue"], again), quiet=quiet)
             if stay := cancelled_with(again, queue.jobs().values()):
                 ids_of = " ".join(job.shown_id for job in stay)
@@ -168,7 +162,7 @@ def signal(session: Session, ids: tuple[tuple[Named, ...], ...], quiet: bool, nu
     wanted = job_values.signal_number(number, "SIGNAL")
     with session.backend() as backend:
         chosen = flat(backend.queue, ids, lambda job: job.state is JobState.RUNNING)
-        done = backend.act(Signal(chosen, wanted)).ids
+        done = backend.act(actions.Signal(chosen, wanted)).ids
         if not quiet:
             confirm(
                 f"sending {signal_name(wanted)} to {named(jobs_of(backend.queue, done))}"
@@ -192,7 +186,7 @@ def priority(session: Session, names: tuple[Named, ...], value: str, dry_run: bo
             check_known(backend.queue, ids)
             alive = (job for job in jobs_of(backend.queue, ids) if not job.state.is_terminal)
             ids = tuple(job_id for job in alive for job_id in job.ids)
-        action = Top(ids) if change.top else SetPriority(ids, change.value, change.relative)
+        action = actions.Top(ids) if change.top else actions.SetPriority(ids, change.value, change.relative)
         if dry_run:
             backend.foresee(action)
             show_shifts(session, backend, action)
@@ -219,7 +213,7 @@ def pause(session: Session, reason: tuple[str, ...], quiet: bool) -> None:
     """Pause the queue, with a reason of several words."""
     words = job_values.one_line(" ".join(reason), "REASON") if reason else ""
     with session.backend() as backend:
-        backend.act(Pause(words))
+        backend.act(actions.Pause(words))
         if not quiet:
             running = sum(job.count for job in backend.queue.jobs().values() if job.state.is_active)
             rest = (
@@ -234,7 +228,7 @@ def pause(session: Session, reason: tuple[str, ...], quiet: bool) -> None:
 def unpause(session: Session, quiet: bool) -> None:
     """End the pause of the queue."""
     with session.backend() as backend:
-        backend.act(Unpause())
+        backend.act(actions.Unpause())
         rest = "" if backend.is_scheduled() else " once a scheduler runs: gputui or gputui serve"
         confirm(f"unpaused: jobs start again{rest}", quiet=quiet)
 
@@ -258,7 +252,7 @@ def drain(session: Session, gpus: tuple[str, ...], reason: str, dry_run: bool, q
     words = job_values.one_line(reason, "--reason") if reason else ""
     with session.backend() as backend:
         uuids = find_gpus(backend, gpus)
-        action = DrainGpus(uuids, words)
+        action = actions.DrainGpus(uuids, words)
         if dry_run:
             show_shifts(session, backend, action)
             return
@@ -286,9 +280,9 @@ def resume(session: Session, gpus: tuple[str, ...], dry_run: bool, quiet: bool) 
     with session.backend() as backend:
         uuids = find_gpus(backend, gpus)
         if dry_run:
-            show_shifts(session, backend, ResumeGpus(uuids))
+            show_shifts(session, backend, actions.ResumeGpus(uuids))
             return
-        backend.act(ResumeGpus(uuids))
+        backend.act(actions.ResumeGpus(uuids))
         snapshot = backend.snapshots().read()
         confirm(f"resumed {gpu_names(snapshot, uuids)}: jobs start there again", quiet=quiet)
         for view in snapshot.gpus:
