@@ -418,7 +418,7 @@ def bind(path: Path, mode: int) -> Listener:
 
 def inherited(environ: Mapping[str, str] = os.environ) -> Listener | None:
     """Return the first socket that systemd passed to this process; None if it passed none."""
-    for descriptor in _descriptors(environ):
+    for descriptor in passed_descriptors(environ):
         with suppress(OSError):  # systemd's own stays open for a later term, and for the next program
             os.set_inheritable(descriptor, False)
             if (found := _listening(os.dup(descriptor))) is not None:
@@ -428,18 +428,15 @@ def inherited(environ: Mapping[str, str] = os.environ) -> Listener | None:
     return None
 
 
-def has_inherited() -> bool:
-    return bool(_descriptors(os.environ))
-
-
 def keep_inherited(environ: Mapping[str, str] = os.environ) -> None:
     """Keep the sockets that systemd passed for a program that replaces this one in the same process."""
-    for descriptor in _descriptors(environ):
+    for descriptor in passed_descriptors(environ):
         with suppress(OSError):
             os.set_inheritable(descriptor, True)
 
 
-def _descriptors(environ: Mapping[str, str]) -> range:
+def passed_descriptors(environ: Mapping[str, str] = os.environ) -> range:
+    """Return the descriptors that systemd passed to this process."""
     number = environ.get("LISTEN_FDS", "")
     is_mine = environ.get("LISTEN_PID") == str(os.getpid()) and number.isdecimal() and len(number) < 4
     return range(FIRST_FD, FIRST_FD + int(number)) if is_mine else range(0)

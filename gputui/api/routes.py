@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import msgspec
@@ -83,10 +83,10 @@ _LIMIT = Parameter("limit", int, "At most so many.", 1000)
 _SINCE = Parameter("since", datetime, "Only what ended, or was done, since this time, ISO 8601 with a zone.")
 
 VIEWER, USER, OPERATOR = Role.VIEWER, Role.USER, Role.OPERATOR
+_get, _post = partial(Route, "GET"), partial(Route, "POST")
 ROUTES: tuple[Route, ...] = (
-    Route("GET", "/v1/about", "about", VIEWER, "The queue, its owner, and who asks.", result=http.AboutView),
-    Route(
-        "GET",
+    _get("/v1/about", "about", VIEWER, "The queue, its owner, and who asks.", result=http.AboutView),
+    _get(
         "/v1/jobs",
         "jobs",
         VIEWER,
@@ -103,8 +103,7 @@ ROUTES: tuple[Route, ...] = (
             _LIMIT,
         ),
     ),
-    Route(
-        "POST",
+    _post(
         "/v1/jobs",
         "submit",
         USER,
@@ -119,7 +118,7 @@ ROUTES: tuple[Route, ...] = (
             Parameter("detach_keys", str, "Keys that detach, as of docker's --detach-keys, with an upgrade.", ""),
         ),
     ),
-    Route("GET", "/v1/jobs/{id}", "job", VIEWER, "A job, waiting, running or ended.", Scope.JOB),
+    _get("/v1/jobs/{id}", "job", VIEWER, "A job, waiting, running or ended.", Scope.JOB),
     Route(
         "PATCH",
         "/v1/jobs/{id}",
@@ -131,13 +130,10 @@ ROUTES: tuple[Route, ...] = (
         result=http.Acted,
         query=(_DRY_RUN,),
     ),
-    Route(
-        "GET", "/v1/jobs/{id}/explain", "explain", VIEWER, "The reason why it waits, and its expected start.", Scope.JOB
-    ),
-    Route("GET", "/v1/jobs/{id}/telemetry", "telemetry", VIEWER, "Use of GPUs by its attempts.", Scope.JOB),
-    Route("GET", "/v1/jobs/{id}/processes", "processes", USER, "Its present processes.", Scope.JOB, result=list[Any]),
-    Route(
-        "GET",
+    _get("/v1/jobs/{id}/explain", "explain", VIEWER, "The reason why it waits, and its expected start.", Scope.JOB),
+    _get("/v1/jobs/{id}/telemetry", "telemetry", VIEWER, "Use of GPUs by its attempts.", Scope.JOB),
+    _get("/v1/jobs/{id}/processes", "processes", USER, "Its present processes.", Scope.JOB, result=list[Any]),
+    _get(
         "/v1/jobs/{id}/attempts/{attempt}/log",
         "log",
         USER,
@@ -151,14 +147,9 @@ ROUTES: tuple[Route, ...] = (
             Parameter("apart", bool, "With an upgrade, standard error of an ended attempt apart.", False),
         ),
     ),
-    Route(
-        "POST", "/v1/jobs/{id}/attach", "attach", USER, "Attach to its streams.", Scope.JOB, AnswerKind.STREAM, Attach
-    ),
-    Route(
-        "POST", "/v1/jobs/{id}/exec", "execute", USER, "Run a command in it.", Scope.JOB, AnswerKind.STREAM, ExecRequest
-    ),
-    Route(
-        "POST",
+    _post("/v1/jobs/{id}/attach", "attach", USER, "Attach to its streams.", Scope.JOB, AnswerKind.STREAM, Attach),
+    _post("/v1/jobs/{id}/exec", "execute", USER, "Run a command in it.", Scope.JOB, AnswerKind.STREAM, ExecRequest),
+    _post(
         "/v1/actions",
         "act",
         USER,
@@ -167,21 +158,14 @@ ROUTES: tuple[Route, ...] = (
         result=http.Acted,
         query=(_DRY_RUN,),
     ),
-    Route("POST", "/v1/undo", "undo", USER, "Undo changes.", body=http.UndoRequest, result=http.Undone),
-    Route(
-        "POST",
-        "/v1/forecast",
-        "forecast",
-        USER,
-        "Starts that actions would move.",
-        body=http.Forecast,
-        result=http.Forecasted,
+    _post("/v1/undo", "undo", USER, "Undo changes.", body=http.UndoRequest, result=http.Undone),
+    _post(
+        "/v1/forecast", "forecast", USER, "Starts that actions would move.", body=http.Forecast, result=http.Forecasted
     ),
-    Route("GET", "/v1/gpus", "gpus", VIEWER, "The GPUs, and the jobs on them.", result=list[dict[str, Any]]),
-    Route("GET", "/v1/controls", "controls", VIEWER, "Drains, the pause, tenants, reservations."),
-    Route("GET", "/v1/recurring", "recurring", VIEWER, "Recurring jobs.", result=list[dict[str, Any]]),
-    Route(
-        "GET",
+    _get("/v1/gpus", "gpus", VIEWER, "The GPUs, and the jobs on them.", result=list[dict[str, Any]]),
+    _get("/v1/controls", "controls", VIEWER, "Drains, the pause, tenants, reservations."),
+    _get("/v1/recurring", "recurring", VIEWER, "Recurring jobs.", result=list[dict[str, Any]]),
+    _get(
         "/v1/history",
         "history",
         VIEWER,
@@ -189,8 +173,7 @@ ROUTES: tuple[Route, ...] = (
         result=list[dict[str, Any]],
         query=(_SINCE, Parameter("cursor", str, "Place from the header `Next`."), _LIMIT),
     ),
-    Route(
-        "GET",
+    _get(
         "/v1/audit",
         "audit",
         USER,
@@ -198,9 +181,8 @@ ROUTES: tuple[Route, ...] = (
         result=list[dict[str, Any]],
         query=(Parameter("job", int, "Only what is about this job."), _SINCE, _LIMIT),
     ),
-    Route("GET", "/v1/images", "images", USER, "Images that the engine has and the caller may run.", result=list[str]),
-    Route(
-        "GET",
+    _get("/v1/images", "images", USER, "Images that the engine has and the caller may run.", result=list[str]),
+    _get(
         "/v1/events",
         "events",
         VIEWER,
@@ -209,18 +191,16 @@ ROUTES: tuple[Route, ...] = (
         query=(Parameter("kinds", str, "Kinds of events: job, gpu, notice, with commas between."),),
     ),
     Route("PUT", "/v1/focus", "focus", VIEWER, "Choose the GPU at which a subscriber looks.", body=http.Focus),
-    Route(
-        "POST",
+    _post(
         "/v1/backup",
         "backup",
         OPERATOR,
         "A backup of one moment, without logs, as a compressed tar archive.",
         kind=AnswerKind.BYTES,
     ),
-    Route("GET", "/metrics", "metrics", VIEWER, "Metrics for Prometheus.", kind=AnswerKind.TEXT),
-    Route("GET", "/openapi.json", "openapi", VIEWER, "This interface as OpenAPI 3.1."),
-    Route(
-        "POST",
+    _get("/metrics", "metrics", VIEWER, "Metrics for Prometheus.", kind=AnswerKind.TEXT),
+    _get("/openapi.json", "openapi", VIEWER, "This interface as OpenAPI 3.1."),
+    _post(
         "/v1/cli",
         "command",
         VIEWER,
@@ -229,7 +209,7 @@ ROUTES: tuple[Route, ...] = (
         body=CommandLine,
         is_public=False,
     ),
-    Route("GET", "/v1/snapshot", "snapshot", VIEWER, "The whole picture, for our own consoles.", is_public=False),
+    _get("/v1/snapshot", "snapshot", VIEWER, "The whole picture, for our own consoles.", is_public=False),
 )
 
 

@@ -153,7 +153,7 @@ def make_host(
     """
     import socket
 
-    from gputui.api.connections import has_inherited
+    from gputui.api.connections import passed_descriptors
     from gputui.bootstrap.door import Door, make_services
     from gputui.bootstrap.owner import OwnerEvents
     from gputui.engine.hooks import made_report
@@ -219,7 +219,7 @@ def make_host(
             partial(made_report, options.arguments()),
             door,
             OwnerEvents(options) if kind == "console" else None,
-            for_users=kind == "serve" and has_inherited(),
+            for_users=kind == "serve" and bool(passed_descriptors()),
             is_former=former_users(options),
         ),
     )
