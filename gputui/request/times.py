@@ -52,8 +52,13 @@ class _Text(NamedTuple):
     def today(self) -> date:
         return self.now.astimezone(self.zone).date()
 
-    def at(self, day: date, clock: time) -> datetime:
-        """Return that local time in UTC; refuse one that clock changes skip or repeat that day."""
+    def at(self, day: date, clock: time | None) -> datetime:
+        """Return that local time in UTC; refuse one that clock changes skip or repeat that day.
+
+        None: the first moment of the day, also where clocks are set at midnight.
+        """
+        if clock is None:
+            return self._utc(datetime.combine(day, time()), fold=0)
         naive = datetime.combine(day, clock)
         early, late = self._utc(naive, fold=0), self._utc(naive, fold=1)
         if early == late:
@@ -63,10 +68,6 @@ class _Text(NamedTuple):
             raise self.refused("does not exist: clocks are put forward then", f"write {_iso(later)}")
         both = " or ".join(_iso(each.astimezone(self.zone)) for each in sorted((early, late)))
         raise self.refused("occurs twice: clocks are put back then", f"write {both}")
-
-    def beginning(self, day: date) -> datetime:
-        """Return the first moment of that local day in UTC, also where clocks are set at midnight."""
-        return self._utc(datetime.combine(day, time()), fold=0)
 
     def _utc(self, naive: datetime, fold: int) -> datetime:
         if self.zone is None and "TZ" in os.environ:
@@ -119,7 +120,7 @@ def past(text: str, where: str, now: datetime) -> datetime:
         if not day and clock is None:
             raise given.refused("is not a time")
         for candidate in _days_before(given, day):
-            if (found := _on(given, candidate, clock)) <= now:
+            if (found := given.at(candidate, clock)) <= now:
                 break
         else:
             raise given.refused("is in the future")
@@ -154,10 +155,10 @@ def _absolute(text: str, where: str, now: datetime, *, is_lenient: bool = False)
     lower = text.lower()
     if lower == "now":
         return now
-    if text.startswith("+"):
-        return now if is_lenient else _second(now + parse_duration(text[1:], where=where))
-    if lower.startswith("in "):
-        return now if is_lenient else _second(now + parse_duration(lower[3:], where=where))
+    if text.startswith("+") or lower.startswith("in "):
+        length = text[1:] if text.startswith("+") else lower[3:]
+        # without the fraction of a second, which forms would otherwise show
+        return now if is_lenient else (now + parse_duration(length, where=where)).replace(microsecond=0)
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -165,18 +166,13 @@ def _absolute(text: str, where: str, now: datetime, *, is_lenient: bool = False)
     given = _Text(text, where, now, None)
     if found.tzinfo is None:
         try:
-            return given.beginning(date.fromisoformat(text))  # a day alone
+            return given.at(date.fromisoformat(text), None)  # a day alone
         except ValueError:
             return given.at(found.date(), found.time())
     try:
         return found.astimezone(UTC)
     except (OverflowError, OSError) as error:
         raise InputError(f"{quoted(text)} is more than ten years away", where=where) from error
-
-
-def _second(at: datetime) -> datetime:
-    """Return the time without its fraction of a second, which forms would otherwise show."""
-    return at.replace(microsecond=0)
 
 
 def _words(text: str, where: str, now: datetime) -> tuple[_Text, list[str]]:
@@ -267,13 +263,9 @@ def _next(given: _Text, day: Sequence[str], clock: time | None, after: datetime)
             raise given.refused("may be early today or early tomorrow", hint)
         day = ["today"]
     for candidate in _candidates(given, list(day), after):
-        if (found := _on(given, candidate, clock)) > after:
+        if (found := given.at(candidate, clock)) > after:
             return found
     raise given.refused("has passed")
-
-
-def _on(given: _Text, day: date, clock: time | None) -> datetime:
-    return given.beginning(day) if clock is None else given.at(day, clock)
 
 
 def _candidates(given: _Text, day: list[str], after: datetime) -> Iterator[date]:
