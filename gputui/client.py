@@ -235,10 +235,13 @@ class Client:
         with self._turn:
             return self._api.ask(method, path, body, result=result, query=query, key=key)
 
+    def _asked(self, method: str, path: str, result: type[T], body: Any = None, **query: Any) -> T:
+        answer: T = self.ask(method, path, body, result=result, key=new_key() if method == "POST" else "", **query)
+        return answer
+
     def about(self) -> AboutView:
         """Return what the owner tells of the queue, of itself, and of who asks."""
-        found: AboutView = self.ask("GET", "/v1/about", result=AboutView)
-        return found
+        return self._asked("GET", "/v1/about", AboutView)
 
     # submitting
 
@@ -282,8 +285,7 @@ class Client:
         """Return when a job would start that is not submitted; None: nobody can tell, or never."""
         given = {name: value for name, value in options.items() if name not in {"key", "anyway"}}
         jobs = {"jobs": [submission(command, given, self._is_here)]}
-        found: NewIds = self.ask("POST", "/v1/jobs", jobs, key=new_key(), result=NewIds, dry_run=True)
-        return found.expected[0]
+        return self._asked("POST", "/v1/jobs", NewIds, jobs, dry_run=True).expected[0]
 
     # looking
 
@@ -312,25 +314,21 @@ class Client:
 
     def job(self, job: int) -> JobInfo:
         """Return a job, waiting, running or ended, with its specification."""
-        found: JobInfo = self.ask("GET", f"/v1/jobs/{job:d}", result=JobInfo)
-        return found
+        return self._asked("GET", f"/v1/jobs/{job:d}", JobInfo)
 
     def explain(self, job: int) -> WaitInfo:
         """Return why a job waits, and when it starts."""
-        found: WaitInfo = self.ask("GET", f"/v1/jobs/{job:d}/explain", result=WaitInfo)
-        return found
+        return self._asked("GET", f"/v1/jobs/{job:d}/explain", WaitInfo)
 
     def gpus(self) -> list[GpuInfo]:
         """Return the GPUs and the jobs on them."""
-        found: list[GpuInfo] = self.ask("GET", "/v1/gpus", result=list[GpuInfo])
-        return found
+        return self._asked("GET", "/v1/gpus", list[GpuInfo])
 
     # acting
 
     def act(self, action: Action) -> Acted:
         """Carry out an action of `gputui.domain.action`, for all of its jobs or none."""
-        acted: Acted = self.ask("POST", "/v1/actions", action, key=new_key(), result=Acted)
-        return acted
+        return self._asked("POST", "/v1/actions", Acted, action)
 
     def cancel(self, *jobs: int) -> Acted:
         """End jobs, or take them out of the queue."""
@@ -353,8 +351,7 @@ class Client:
     def undo(self, changes: Iterable[ChangeNumber]) -> list[str]:
         """Undo changes of an `Acted`, as long as the same owner lives; return why one was not, empty if it was."""
         body = UndoRequest(tuple(each.number for each in changes))
-        undone: Undone = self.ask("POST", "/v1/undo", body, key=new_key(), result=Undone)
-        return list(undone.why)
+        return list(self._asked("POST", "/v1/undo", Undone, body).why)
 
     # waiting
 

@@ -44,7 +44,12 @@ COLUMNS = (
 )
 
 
-@click.command("check")
+@click.group("cluster", cls=CommandGroup)
+def command() -> None:
+    """Prepare and check a cluster: Slurm's nodes, or rights in Kubernetes."""
+
+
+@command.command("check")
 @click.option("--image", metavar="IMAGE", help="Image of the container; by default that of cluster.check_image.")
 @click.option("--wait", "waits", is_flag=True, help="Check all GPUs of each node, and wait for those that are busy.")
 @click.option(
@@ -97,14 +102,6 @@ def _row(check: NodeCheck, names: Any) -> tuple[str, ...]:
 
 EPILOGS = "/etc/slurm/epilog.d"
 _NAME = "50-gputui"
-
-
-@click.group("cluster", cls=CommandGroup)
-def command() -> None:
-    """Prepare and check a cluster: Slurm's nodes, or rights in Kubernetes."""
-
-
-command.add_command(check)
 
 
 @command.command("install")

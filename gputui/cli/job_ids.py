@@ -81,11 +81,7 @@ def as_ids(queue: Queue, text: str, where: str) -> str:
 
 
 def resolve_all(
-    queue: Queue,
-    names: Iterable[Named],
-    suits: Callable[[Job], bool] = lambda _: True,
-    *,
-    with_ended: bool = False,
+    queue: Queue, names: Iterable[Named], suits: Callable[[Job], bool] = lambda _: True, *, with_ended: bool = False
 ) -> tuple[JobId, ...]:
     """Return the ids of all jobs named, each once; an array's id names all its elements that are still in the queue.
 

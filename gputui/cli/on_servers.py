@@ -7,13 +7,14 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import Thread
 from typing import IO, TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct
 
 from gputui.cli import terminal
 from gputui.domain.errors import InputError
@@ -130,13 +131,13 @@ def _write(to: int, data: bytes) -> None:
         data = data[os.write(to, data) :]
 
 
-class _Signals:
+class _Signals(Struct, eq=False):
     """Leaves Ctrl-C to the process, which hears it too, and passes on SIGTERM and SIGHUP."""
 
-    def __init__(self) -> None:
-        self.process: subprocess.Popen[bytes] | None = None
-        self.number = 0
-        """Last signal; 0: none."""
+    process: subprocess.Popen[bytes] | None = None
+    number: int = 0
+    """Last signal; 0: none."""
+    _before: Mapping[int, Any] = {}
 
     def __enter__(self) -> _Signals:
         def hear(number: int, _: object) -> None:

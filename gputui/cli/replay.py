@@ -338,10 +338,7 @@ POLICY_NAMES = (PLAN, "fifo", "easy", "saf", "greedy", "static-equal", "static-p
     help="Number of GPUs. [8; with --history as many as this server has]",
 )
 @click.option(
-    "--gpus-per-node",
-    metavar="N",
-    type=click.IntRange(1, 1024),
-    help="GPUs per node. [8; with --history all]",
+    "--gpus-per-node", metavar="N", type=click.IntRange(1, 1024), help="GPUs per node. [8; with --history all]"
 )
 @click.option(
     "--load",

@@ -233,10 +233,7 @@ TENANT_COLUMNS: tuple[tuple[TextColumn, Callable[[TenantUsage], str]], ...] = (
         lambda each: "-" if each.tenant.max_priority is None else f"<={each.tenant.max_priority}",
     ),
     (TextColumn("F", right=True), lambda each: f"{each.fair_share:.2f}"),
-    (
-        TextColumn("GPU TIME", right=True),
-        lambda each: format_duration(timedelta(seconds=round(each.gpu_seconds))),
-    ),
+    (TextColumn("GPU TIME", right=True), lambda each: format_duration(timedelta(seconds=round(each.gpu_seconds)))),
     (TextColumn("FROM"), lambda each: each.source or "-"),
 )
 

@@ -38,13 +38,7 @@ WIDTH = 120
 @click.option("--ascii", "ascii_only", is_flag=True, help="Print only ASCII characters.")
 @pass_session
 def command(
-    session: Session,
-    count: str,
-    interval: str,
-    width: str | None,
-    height: str | None,
-    no_color: bool,
-    ascii_only: bool,
+    session: Session, count: str, interval: str, width: str | None, height: str | None, no_color: bool, ascii_only: bool
 ) -> None:
     """Print the console as plain lines: scheduler, notices, GPUs and queue."""
     early = click.get_current_context().with_resource(closing(EarlyProbe(session.options)))

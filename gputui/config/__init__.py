@@ -12,14 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.config.settings_file import (
-    SIZES,
-    TABLES,
-    listen_address,
-    load_merged,
-    read_toml,
-    value_of_text,
-)
+from gputui.config.settings_file import SIZES, TABLES, listen_address, load_merged, read_toml, value_of_text
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import RUNTIMES
 from gputui.domain.settings import Settings
@@ -35,7 +28,6 @@ __all__ = [
     "parse_probe",
     "read_toml",
     "resolve",
-    "templates_path",
     "value_of_text",
 ]
 
@@ -245,10 +237,6 @@ def site_config(environ: Mapping[str, str] = os.environ) -> Path | None:
         return SITE_CONFIG
     given = environ.get("GPUTUI_SITE_CONFIG")
     return typed_path(given, "GPUTUI_SITE_CONFIG", is_kept=True) if given else None
-
-
-def templates_path() -> Path:
-    return user_directory("XDG_CONFIG_HOME", "~/.config") / "gputui/templates"
 
 
 def user_directory(variable: str, default: str) -> Path:

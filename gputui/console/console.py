@@ -26,7 +26,7 @@ from gputui import bootstrap
 from gputui.bootstrap import hosting
 from gputui.bootstrap.backend import open_console_backend
 from gputui.bootstrap.servers import ServersWatch, open_servers
-from gputui.config import Options, templates_path
+from gputui.config import Options, user_directory
 from gputui.console import own_log, serving, startup
 from gputui.domain.conditions import keyed
 from gputui.domain.errors import GputuiError
@@ -412,7 +412,7 @@ class Console:
             bootstrap.clock(),
             PAGES,
             preferences=self._remembered,
-            templates=templates_path(),
+            templates=user_directory("XDG_CONFIG_HOME", "~/.config") / "gputui/templates",
             foreign=self._foreign,
             want_pcie=self._behind.want_pcie,
             gpu_past=self._gpu_past,

@@ -230,8 +230,7 @@ def errors_file(path: Path) -> int:
 class Deliveries(Monitors):
     """Monitor of the hooks of this process, for as long as it serves metrics too."""
 
-    def __init__(self) -> None:
-        self.exporter: Exporter | None = None
+    exporter: Exporter | None = None
 
     def delivered(self, hook: str, result: str) -> None:
         if self.exporter is not None:
