@@ -15,6 +15,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, cast
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui import bootstrap
@@ -392,15 +393,15 @@ def read_once(options: Options, snapshot: Snapshot, patience: float = PATIENCE) 
         return watch.joined(snapshot, patience)
 
 
-class LoginConnections:
+class LoginConnections(Struct, eq=False):
     """Connections to a login node for probes: commands have another, and each takes only so many sessions."""
 
-    def __init__(self, host: str, port: int | None) -> None:
-        self._host = host
-        self._port = port
-        self._places: dict[str, int] = {}
-        self._connections: list[SshConnection] = []
-        self._fault, self._failed_at = "", 0.0
+    _host: str
+    _port: int | None
+    _places: dict[str, int] = field(default_factory=dict)
+    _connections: list[SshConnection] = field(default_factory=list)
+    _fault: str = ""
+    _failed_at: float = 0.0
 
     def argv(self, node: str, script: str) -> Sequence[str]:
         """Return the command that runs lines of sh for a node; raises ClusterUnavailableError. May block for seconds.

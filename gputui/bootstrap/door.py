@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui import bootstrap
@@ -287,19 +288,17 @@ def make_services(
     )
 
 
-class Refusals:
+class Refusals(Struct, eq=False):
     """Writes refusals into the audit log: of each user a few at once, then one now and then, as each is a write."""
 
     BURST = 20
     EVERY = 3.0
     """Seconds between two of one user, beyond the first ones."""
-
-    def __init__(self, store: JobStore, clock: Callable[[], float] = time.monotonic) -> None:
-        self._store = store
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._spent_until: dict[int, float] = {}
-        """Time by which the written ones of each user are made up for."""
+    _store: JobStore
+    _clock: Callable[[], float] = time.monotonic
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _spent_until: dict[int, float] = field(default_factory=dict)
+    """Time by which the written ones of each user are made up for."""
 
     def record(self, caller: Caller, rule: str, asked: str) -> None:
         """Record that the rule refused what the caller asked for; on errors, as on a full disk, the log has it."""

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from gputui import __version__, bootstrap
 from gputui.config.settings_file import check_server_name
 from gputui.domain.errors import InputError
@@ -139,14 +141,12 @@ def open_servers(settings: Sequence[ServerSettings]) -> RemoteBackend:
     return RemoteBackend(settings, bootstrap.clock().now, bootstrap.actor().user, dial_of)
 
 
-class ServersWatch:
+class ServersWatch(Struct, eq=False):
     """Publishes the snapshots of several servers behind a console's screen; each server schedules itself."""
 
     leads = False
-
-    def __init__(self, backend: RemoteBackend, feed: Feed) -> None:
-        self._backend = backend
-        self._feed = feed
+    _backend: RemoteBackend
+    _feed: Feed
 
     def want_pcie(self, uuid: str | None) -> None:
         """Do nothing: the servers read their GPUs themselves."""

@@ -17,6 +17,7 @@ from contextlib import closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui import bootstrap, thin
@@ -390,11 +391,10 @@ class _Looker:
                 self._version = None
 
 
-class _Shared:
+class _Shared(Struct, eq=False):
     """A backend that stays open when a request closes it."""
 
-    def __init__(self, backend: DirectBackend) -> None:
-        self._backend = backend
+    _backend: DirectBackend
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)

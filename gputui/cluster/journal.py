@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import Generic, TypeVar
@@ -17,7 +16,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gputui.domain.decoding import JsonDecoder, decode_json, json_decoder
+from gputui.domain.decoding import decode_json, json_decoder
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.telemetry import AttemptTelemetry
 
@@ -38,20 +37,15 @@ def locked(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-class Journal(Generic[T]):
+class Journal(Struct, Generic[T], eq=False):
     """A file with a value on each line. A line that cannot be read is left out: a crash may have torn it."""
 
-    def __init__(self, path: Path, kind: type[T], most_bytes: int = MOST_BYTES) -> None:
-        self._path = path
-        self._kind = kind
-        self._most = most_bytes
-        self._file: tuple[int, int] | None = None
-        self._offset = 0
-        self._reading = Lock()
-
-    @cached_property
-    def _decoder(self) -> JsonDecoder[T]:
-        return json_decoder(self._kind)
+    _path: Path
+    _kind: type[T]
+    _most: int = MOST_BYTES
+    _file: tuple[int, int] | None = None
+    _offset: int = 0
+    _reading: Lock = field(default_factory=Lock)
 
     def mentions(self, text: bytes) -> bool:
         """Return whether the file has these bytes anywhere; much faster than to read its values."""
@@ -104,7 +98,7 @@ class Journal(Generic[T]):
                             break
                         self._offset += len(line)
                         with suppress(msgspec.DecodeError, ValueError):
-                            found.append(self._decoder.decode(line))
+                            found.append(json_decoder(self._kind).decode(line))
                     return is_new, found
             except FileNotFoundError:
                 is_new, self._file, self._offset = self._file is not None, None, 0

@@ -23,6 +23,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from msgspec import Struct
+
 from gputui.domain.errors import GputuiError
 from gputui.domain.frames import CommandMarks
 
@@ -37,29 +39,20 @@ _LASTS = 120
 """Seconds that the connection stays open without a command."""
 
 
-class SshConnection:
+class SshConnection(Struct, eq=False):
     """A multiplexed connection; made by its first command.
 
     All processes of the user share it by a socket in her runtime directory, and it ends when it is idle; where the
     system has no such directory, it is this process's own and ends with it.
     """
 
-    def __init__(
-        self,
-        host: str,
-        port: int | None = None,
-        runtime: Path | None = None,
-        name: str = "",
-        *,
-        is_compressed: bool = False,
-    ) -> None:
-        """`name` tells this connection from others to the same host; commands share the one without a name."""
-        self.host = host
-        self._port = port
-        self._name = name
-        self._is_compressed = is_compressed
-        self._shared = runtime / "gputui" if runtime is not None else None
-        self._directory: Path | None = None
+    host: str
+    _port: int | None = None
+    runtime: Path | None = None
+    _name: str = ""
+    """Tells this connection from others to the same host; commands share the one without a name."""
+    is_compressed: bool = False
+    _directory: Path | None = None
 
     def argv(self, script: str, *, is_tty: bool = False) -> list[str]:
         """Return the command that runs lines of sh there; the user's login shell there may be any.
@@ -94,7 +87,7 @@ class SshConnection:
         return subprocess.CompletedProcess(words, _FAILED, b"", b"it does not answer")
 
     def close(self) -> None:
-        if self._directory is None or self._shared is not None:
+        if self._directory is None or self.runtime is not None:
             return
         atexit.unregister(self.close)
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
@@ -103,9 +96,9 @@ class SshConnection:
         self._directory = None
 
     def _ssh(self) -> list[str]:
-        if self._directory is None and self._shared is not None:
-            self._shared.mkdir(mode=0o700, exist_ok=True)
-            self._directory = self._shared
+        if self._directory is None and self.runtime is not None:
+            (self.runtime / "gputui").mkdir(mode=0o700, exist_ok=True)
+            self._directory = self.runtime / "gputui"
         elif self._directory is None:
             atexit.register(self.close)
             self._directory = Path(tempfile.mkdtemp(prefix="gputui-ssh-"))  # a socket's path has to be short
@@ -117,7 +110,7 @@ class SshConnection:
             "ConnectTimeout": str(_LOGIN_WITHIN),
             "ServerAliveInterval": "10",
             "ServerAliveCountMax": "3",
-            **({"Compression": "yes"} if self._is_compressed else {}),
+            **({"Compression": "yes"} if self.is_compressed else {}),
         }
         named = [f"-o{name}={value}" for name, value in options.items()]
         port = ["-p", str(self._port)] if self._port else []

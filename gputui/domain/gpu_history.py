@@ -19,13 +19,12 @@ HOLD = timedelta(seconds=10)
 """Time for which a state must last until it is told, and be over until it is no longer told."""
 
 
-class Steady(Generic[K]):
+class Steady(Struct, Generic[K], eq=False):
     """States of which each is told while it holds."""
 
-    def __init__(self) -> None:
-        self._holding: frozenset[K] | None = None
-        self._changing: dict[K, datetime] = {}
-        """Time since which each state differs from what is told."""
+    _holding: frozenset[K] | None = None
+    _changing: dict[K, datetime] = field(default_factory=dict)
+    """Time since which each state differs from what is told."""
 
     def update(
         self, present: Iterable[K], now: datetime, since: Mapping[K, datetime] = MappingProxyType({})

@@ -282,32 +282,23 @@ Takes seconds; raises GputuiError.
 """
 
 
-class WeeklyReport:
+class WeeklyReport(Struct, eq=False):
     """Creates reports that are due, by a worker. `update` is called at every tick and never blocks.
 
     The time of the last one is kept in a file, so that the next scheduler does not send it again.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        at: WeeklyTime,
-        max_age: timedelta,
-        make: MakeReport,
-        workers: Executor,
-        wake: Callable[[], None] = lambda: None,
-    ) -> None:
-        """A report that was due longer than `max_age` ago is skipped."""
-        self._path = directory / FILE
-        self._at = at
-        self._max_age = max_age
-        self._make = make
-        self._workers = workers
-        self._wake = wake
-        self._made: Event | None = None
-        self._begun: datetime | None = None
-        """Time of the report that is being created, or was created last."""
-        self._failed_at: datetime | None = None
+    _directory: Path
+    _at: WeeklyTime
+    _max_age: timedelta
+    """A report that was due longer ago is skipped."""
+    _make: MakeReport
+    _workers: Executor
+    _wake: Callable[[], None] = lambda: None
+    _made: Event | None = None
+    _begun: datetime | None = None
+    """Time of the report that is being created, or was created last."""
+    _failed_at: datetime | None = None
 
     def update(self, now: datetime) -> Event | None:
         made, self._made = self._made, None
@@ -325,12 +316,12 @@ class WeeklyReport:
     def _work(self, due: datetime, now: datetime) -> None:
         last = ""
         with suppress(OSError):
-            last = read_file(self._path).decode(errors="replace").strip()
+            last = read_file(self._directory / FILE).decode(errors="replace").strip()
         try:
             if last != due.isoformat():
                 self._made = weekly_report(self._make(self._at.before(due), due), due)
                 try:
-                    replace_file(self._path, f"{due.isoformat()}\n".encode())
+                    replace_file(self._directory / FILE, f"{due.isoformat()}\n".encode())
                 except OSError as error:  # the next scheduler sends it again
                     log.warning("the time of the weekly report is not kept: %s", error)
         except (GputuiError, OSError) as error:

@@ -536,10 +536,9 @@ RECORDED = frozenset(
 """Calls that act on attempts, and the listing, which shows that a runtime answers."""
 
 
-class MonitoredRuntime:
-    def __init__(self, runtime: Runtime, monitor: Monitor) -> None:
-        self._runtime = runtime
-        self._monitor = monitor
+class MonitoredRuntime(Struct, eq=False):
+    _runtime: Runtime
+    _monitor: Monitor
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._runtime, name)

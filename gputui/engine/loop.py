@@ -172,45 +172,31 @@ MIN_PAUSE = 0.01
 """Minimum seconds between two ticks, so that a burst of events does not cost one tick each."""
 
 
-class Loop:
+class Loop(Struct, eq=False):
     """Runs ticks one at a time until stopped: at an interval, and immediately after an event or a write."""
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        store: JobStore,
-        settings: SchedulerSettings,
-        clock: Clock,
-        waker: Waker,
-        holds: Callable[[], bool] = lambda: True,
-        faults: Faults | None = None,
-        told: Callable[[], None] = lambda: None,
-        monitor: Monitor = NO_MONITOR,
-        housekeeping: Callable[[datetime], object] = lambda _: None,
-    ) -> None:
-        """`housekeeping` is called every ten seconds, in the thread of maintenance."""
-        self._housekeeping = housekeeping
-        self._monitor = monitor
-        self._scheduler = scheduler
-        self._store = store
-        self._settings = settings
-        self._clock = clock
-        self._waker = waker
-        self._holds = holds
-        self._faults = faults or Faults(MOST_FAULTS)
-        self._told = told
-        """Called when there is a notice of a fault."""
-        self._given_up: SchedulingFailedError | None = None
-        self._is_ending = False
-        self._lost = asyncio.Event()
-        self._has_ticked = asyncio.Event()
-        self._thread = DaemonExecutor(1, "tick")
-        self._maintenance_thread = DaemonExecutor(1, "maintenance")
-        self._maintenance: Future[None] = Future()
-        self._maintenance.set_result(None)
-        self._ticked_at = 0.0
-        self._alarm: asyncio.TimerHandle | None = None
-        self._is_tuned = False
+    _scheduler: Scheduler
+    _store: JobStore
+    _settings: SchedulerSettings
+    _clock: Clock
+    _waker: Waker
+    _holds: Callable[[], bool] = lambda: True
+    faults: Faults = field(default_factory=lambda: Faults(MOST_FAULTS))
+    told: Callable[[], None] = lambda: None
+    """Called when there is a notice of a fault."""
+    _monitor: Monitor = NO_MONITOR
+    _housekeeping: Callable[[datetime], object] = lambda _: None
+    """Called every ten seconds, in the thread of maintenance."""
+    _given_up: SchedulingFailedError | None = None
+    _is_ending: bool = False
+    _lost: asyncio.Event = field(default_factory=asyncio.Event)
+    _has_ticked: asyncio.Event = field(default_factory=asyncio.Event)
+    _thread: DaemonExecutor = field(default_factory=lambda: DaemonExecutor(1, "tick"))
+    _maintenance_thread: DaemonExecutor = field(default_factory=lambda: DaemonExecutor(1, "maintenance"))
+    _maintenance: Future[None] | None = None
+    _ticked_at: float = 0.0
+    _alarm: asyncio.TimerHandle | None = None
+    _is_tuned: bool = False
 
     async def run(self, stop: asyncio.Event) -> None:
         """Schedule until `stop` is set or the leadership is lost. The current tick is completed first.
@@ -263,11 +249,11 @@ class Loop:
         """Log and report a fault; after too many, end `run`."""
         log.error("the scheduler failed in %s", name, exc_info=fault)
         self._monitor.failed(name)
-        self._given_up = self._given_up or self._faults.add(name, fault)
+        self._given_up = self._given_up or self.faults.add(name, fault)
         if self._given_up is not None:
             self._lost.set()
         try:
-            self._told()
+            self.told()
         except Exception:  # a border: the next snapshot has the notice
             log.exception("a fault could not be reported")
 
@@ -313,7 +299,7 @@ class Loop:
             except Exception:  # a border: no caller reads the result of this thread
                 log.exception("maintenance failed")
 
-        if self._maintenance.done():
+        if self._maintenance is None or self._maintenance.done():
             self._maintenance = self._maintenance_thread.submit(maintain)
 
     async def _dispatch(self) -> None:

@@ -29,13 +29,10 @@ def log_path(job_id: JobId, attempt: int) -> str:
     return f"logs/{job_id}/{attempt}.log"
 
 
-class Logs:
-    def __init__(
-        self, job_of: Callable[[JobId], Job], directory: Path, runtime: Callable[[JobSpec], Runtime | None]
-    ) -> None:
-        self._job_of = job_of
-        self._directory = directory
-        self._runtime = runtime
+class Logs(Struct, eq=False):
+    _job_of: Callable[[JobId], Job]
+    _directory: Path
+    _runtime: Callable[[JobSpec], Runtime | None]
 
     def open(
         self,

@@ -232,16 +232,15 @@ FOLDER = "input"
 _MARK_EVERY = 1.0
 
 
-class InputMark:
+class InputMark(Struct, eq=False):
     """Record of a job's last input, for its idle timeout: the modification time of a file.
 
     Processes of streams write it, which outlive the scheduler that reads it. It may be lost at any time.
     """
 
-    def __init__(self, directory: Path, job_id: JobId) -> None:
-        self._directory = directory
-        self._name = str(job_id)
-        self._marked_at = float("-inf")
+    _directory: Path
+    _job_id: JobId
+    _marked_at: float = float("-inf")
 
     def set(self) -> None:
         """Record input now, at most once in `_MARK_EVERY` seconds."""
@@ -249,7 +248,7 @@ class InputMark:
             return
         self._marked_at = time.monotonic()
         with suppress(OSError), folder_in(self._directory, FOLDER) as folder:
-            mark = open_file(folder / self._name, os.O_RDWR | os.O_CREAT)
+            mark = open_file(folder / str(self._job_id), os.O_RDWR | os.O_CREAT)
             try:
                 os.utime(mark)
             finally:

@@ -105,7 +105,7 @@ class Supervised:
             told=self.tell,
         )
         whole = getattr(self.loop, part)
-        monkeypatch.setattr(self.loop, part, self.broken if part in ("tick", "_tick_due") else self.broken_part)
+        monkeypatch.setattr(loop.Loop, part, self.broken if part in ("tick", "_tick_due") else self.broken_part)
         self.whole = whole
 
     def tell(self) -> None:

@@ -386,16 +386,15 @@ def read_either(data: str, path: str, name: str) -> bytes:
         raise ClusterUnavailableError(f"{name}-data of the kubeconfig is not base64") from error
 
 
-class Plugin:
+class Plugin(Struct, eq=False):
     """A program that logs in, and its last answer; one thread at a time."""
 
-    def __init__(self, program: LoginProgram, cluster: ClusterEntry, environ: Mapping[str, str]) -> None:
-        self._program = program
-        self._cluster = cluster
-        self._environ = environ
-        self._found: Credential | None = None
-        self._fault: ClusterUnavailableError | None = None
-        self._ran_at = -_PAUSE
+    _program: LoginProgram
+    _cluster: ClusterEntry
+    _environ: Mapping[str, str]
+    _found: Credential | None = None
+    _fault: ClusterUnavailableError | None = None
+    _ran_at: float = -_PAUSE
 
     def credential(self) -> Credential:
         """Return its answer, as long as that is good; raises ClusterUnavailableError."""

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui.cluster.journal import Index, Submissions, Submitted, write_whole
@@ -76,32 +76,23 @@ class _Mark(Struct, frozen=True):
     log: str | None = ""
 
 
-class PodLog:
+class PodLog(Struct, eq=False, weakref=True):
     """Lines of a pod's container, with their times; with `pod_of` those still to come."""
 
     is_stamped = True
+    _server: ApiServer
+    _pod: KubePod | None
+    _tail: int | None
+    _pod_of: Callable[[], KubePod | None] | None
+    """Returns the pod to follow, None once the job has ended without one."""
+    _kept: KeptLog | None = None
+    """Copy of the output, for a node that does not have it any more or does not answer."""
+    _stream: ApiStream | None = None
+    _closed: Event = field(default_factory=Event)
 
-    def __init__(
-        self,
-        server: ApiServer,
-        pod: KubePod | None,
-        tail: int | None,
-        pod_of: Callable[[], KubePod | None] | None,
-        kept: KeptLog | None = None,
-    ) -> None:
-        """`pod_of` returns the pod to follow, None once the job has ended without one.
-
-        `kept` is a copy of the output, for a node that does not have it any more or does not answer.
-        """
-        if pod_of is None and pod is None:
+    def __post_init__(self) -> None:
+        if self._pod_of is None and self._pod is None:
             raise NotFoundError("Kubernetes has no pod of it any more, and its output was not kept on this machine")
-        self._kept = kept
-        self._server = server
-        self._pod = pod
-        self._tail = tail
-        self._pod_of = pod_of
-        self._stream: ApiStream | None = None
-        self._closed = Event()
 
     def __iter__(self) -> Iterator[bytes]:
         number, stream = 0, None

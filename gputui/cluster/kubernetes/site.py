@@ -309,24 +309,23 @@ def _group(server: ApiServer, name: str) -> str:
         raise
 
 
-class Sites:
+class Sites(Struct, eq=False):
     """Answers of the server about itself, shared by the processes of this user for some minutes."""
 
-    def __init__(self, directory: Path, clock: Callable[[], float] = time.time) -> None:
-        self._file = directory / "site.json"
-        self._clock = clock
-        self.known: KubeSite | None = None
-        """Last answers; None before the first."""
+    _directory: Path
+    _clock: Callable[[], float] = time.time
+    known: KubeSite | None = None
+    """Last answers; None before the first."""
 
     def of(self, server: ApiServer, namespace: str) -> KubeSite:
-        found = self.known
+        found, file = self.known, self._directory / "site.json"
         if found is None:
             with contextlib.suppress(OSError, msgspec.DecodeError, ValueError):
-                found = decode_json(self._file.read_bytes(), KubeSite)
+                found = decode_json(file.read_bytes(), KubeSite)
         is_other = found is not None and found.of != _place(server, namespace)
         if found is None or is_other or not 0 <= self._clock() - found.asked_at < found.lasts:
             found = ask(server, namespace)
-            write_whole(self._file, json.dumps(msgspec.to_builtins(found)).encode())
+            write_whole(file, json.dumps(msgspec.to_builtins(found)).encode())
         self.known = found
         return found
 

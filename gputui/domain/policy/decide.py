@@ -246,27 +246,28 @@ _LESSONS = frozenset({Refusal.RESOURCES, Refusal.BACKFILL, Refusal.WINDOW})
 """Refusals that also hold for a job that is planned to run longer."""
 
 
-class Pass:
+class Pass(Struct, eq=False):
     """Pass over the lanes that always continues with the job of the highest rank."""
 
-    def __init__(self, cluster: ClusterState, now: float, preemption: EarlierPromise | None) -> None:
-        self.cluster, self.now, self.preemption = cluster, now, preemption
-        self.outcome = Outcome()
-        self.standing = False
-        self.known: dict[Ask, tuple[int, float, Refusal]] = {}
-        """Need and duration that were refused, by ask; the number of free GPUs only shrinks during a pass."""
-        self.capped: dict[str, int] = {}
-        """Number of GPUs from which jobs of a tenant at its cap are refused."""
-        self.refused: set[LaneKey] = set()
-        """Lanes that are finished."""
-        self.kinds: dict[tuple[str, int], tuple[bool, ...]] = {}
-        """For each window, whether it is reserved for jobs of a tenant and a priority."""
-        self.same: dict[tuple[object, ...], Refusal] = {}
-        """Refusals since the last start, reused for equal requests while reservations exist."""
-        self.shut: dict[tuple[Ask, tuple[bool, ...]], float] = {}
-        """Planned duration from which equal requests are refused, while reservations exist."""
-        self.promised: tuple[str, int] | None = None
-        """Tenant and GPUs of the job that was promised its turn."""
+    cluster: ClusterState
+    now: float
+    preemption: EarlierPromise | None
+    outcome: Outcome = field(default_factory=Outcome)
+    standing: bool = False
+    known: dict[Ask, tuple[int, float, Refusal]] = field(default_factory=dict)
+    """Need and duration that were refused, by ask; the number of free GPUs only shrinks during a pass."""
+    capped: dict[str, int] = field(default_factory=dict)
+    """Number of GPUs from which jobs of a tenant at its cap are refused."""
+    refused: set[LaneKey] = field(default_factory=set)
+    """Lanes that are finished."""
+    kinds: dict[tuple[str, int], tuple[bool, ...]] = field(default_factory=dict)
+    """For each window, whether it is reserved for jobs of a tenant and a priority."""
+    same: dict[tuple[object, ...], Refusal] = field(default_factory=dict)
+    """Refusals since the last start, reused for equal requests while reservations exist."""
+    shut: dict[tuple[Ask, tuple[bool, ...]], float] = field(default_factory=dict)
+    """Planned duration from which equal requests are refused, while reservations exist."""
+    promised: tuple[str, int] | None = None
+    """Tenant and GPUs of the job that was promised its turn."""
 
     def ask_all(self, line: Iterable[tuple[LaneKey, Waiting]]) -> None:
         """Examine every job, except those behind a refused one of their lane."""

@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui.domain.errors import ClusterError, ClusterUnavailableError
@@ -47,7 +47,7 @@ _LATE_AFTER = 4
 """Intervals without a reading after which it is late."""
 
 
-class ClusterPoll:
+class ClusterPoll(Struct, eq=False):
     """Takes a snapshot every few seconds, and at once after a change by this process.
 
     While the cluster does not answer, the last snapshot stays, marked with its age, and tries become rarer.
@@ -55,38 +55,27 @@ class ClusterPoll:
 
     leads = False
     """The engine schedules."""
+    _queue: EngineQueue
+    _feed: Feed
+    _clock: Clock
+    _every: timedelta
+    _reader: NodeReader | None = None
+    """Has the nodes read; None: nobody reads them."""
+    _duties: Sequence[Duty] = ()
+    """Done with each snapshot."""
+    _idle: IdleTracker | None = None
+    """Marks idle GPUs for this console, sooner than the process that measures marks them for all."""
+    patience: float = PATIENCE
+    """Seconds after which an engine counts as silent until its answer comes."""
+    _worker: DaemonExecutor = field(default_factory=lambda: DaemonExecutor(1, "cluster"))
+    _reading: futures.Future[Snapshot] | None = None
+    _failures: int = 0
+    _silent_since: datetime | None = None
+    _wanted: threading.Event = field(default_factory=threading.Event)
+    _stopped: bool = False
 
-    def __init__(
-        self,
-        queue: EngineQueue,
-        feed: Feed,
-        clock: Clock,
-        every: timedelta,
-        reader: NodeReader | None = None,
-        duties: Sequence[Duty] = (),
-        idle: IdleTracker | None = None,
-        patience: float = PATIENCE,
-    ) -> None:
-        """`reader` has the nodes read; None: nobody reads them. `duties` are done with each snapshot.
-
-        `idle` marks idle GPUs for this console, sooner than the process that measures marks them for all. An engine
-        that takes longer than `patience` seconds counts as silent until its answer comes.
-        """
-        self._queue = queue
-        self._feed = feed
-        self._clock = clock
-        self._every = every.total_seconds()
-        self._reader = reader
-        self._duties = duties
-        self._idle = idle
-        self._patience = patience
-        self._worker = DaemonExecutor(1, "cluster")
-        self._reading: futures.Future[Snapshot] | None = None
-        self._failures = 0
-        self._silent_since: datetime | None = None
-        self._wanted = threading.Event()
-        self._stopped = False
-        queue.on_refresh = self._wanted.set
+    def __post_init__(self) -> None:
+        self._queue.on_refresh = self._wanted.set
 
     def want_pcie(self, uuid: str | None) -> None:
         if self._reader is not None:
@@ -115,7 +104,7 @@ class ClusterPoll:
 
     @property
     def pause(self) -> float:
-        return min(LONGEST_PAUSE, self._every * 2.0 ** min(self._failures, 10))
+        return min(LONGEST_PAUSE, self._every.total_seconds() * 2.0 ** min(self._failures, 10))
 
     def poll(self) -> None:
         """Publish a snapshot, or the last one with a notice if the cluster does not answer."""
@@ -137,12 +126,12 @@ class ClusterPoll:
     def _asked(self) -> Snapshot:
         """Return the present snapshot with readings; one that does not come in time is waited for at the next try."""
         reading = self._reading = self._reading or self._worker.submit(self._queue.read)
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + self.patience
         while not reading.done() and not self._stopped and time.monotonic() < deadline:
-            futures.wait((reading,), min(_LOOK, self._patience))
+            futures.wait((reading,), min(_LOOK, self.patience))
         if not reading.done():
             reading.add_done_callback(lambda _: self._wanted.set())
-            raise ClusterUnavailableError(f"nothing has come for {self._patience:.0f} s, and it is waited for")
+            raise ClusterUnavailableError(f"nothing has come for {self.patience:.0f} s, and it is waited for")
         self._reading = None
         snapshot = reading.result()
         return snapshot if self._reader is None else self._reader.joined(snapshot, self._clock.now())
@@ -167,17 +156,16 @@ class ClusterPoll:
         return self._done(replace(last, leader=replace(known, silent_for=silence), notices=(notice,)))
 
 
-class NodeReader:
+class NodeReader(Struct, eq=False):
     """Has the nodes of each snapshot read, and adds their latest readings."""
 
-    def __init__(self, probes: NodeProbes, settings: Settings, *, has_gpu_ids: bool = True) -> None:
-        """`has_gpu_ids` is False if the engine does not tell which GPUs a job has."""
-        self._probes = probes
-        self._has_gpu_ids = has_gpu_ids
-        self._scheduler = settings.scheduler
-        self._named: dict[str, tuple[tuple[Gpu, ...], int, Mapping[str, Gpu]]] = {}
-        self._drivers: dict[str, tuple[str, str]] = {}
-        """Node and the driver's UUID of each GPU, by its name."""
+    _probes: NodeProbes
+    _settings: Settings
+    has_gpu_ids: bool = True
+    """False if the engine does not tell which GPUs a job has."""
+    _named: dict[str, tuple[tuple[Gpu, ...], int, Mapping[str, Gpu]]] = field(default_factory=dict)
+    _drivers: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Node and the driver's UUID of each GPU, by its name."""
 
     def joined(self, snapshot: Snapshot, now: datetime) -> Snapshot:
         """Return the snapshot with the readings; nodes that are new in it are read from now on."""
@@ -185,9 +173,9 @@ class NodeReader:
         readable = (node for node in up if any(view.health.code is not HealthCode.UNKNOWN for view in node.gpus))
         self._probes.follow(node.name for node in readable)
         found = self._probes.readings()
-        jobs, settings = engine_jobs(snapshot.jobs, now), self._scheduler
+        jobs, settings = engine_jobs(snapshot.jobs, now), self._settings.scheduler
         late = max(settings.stale_after, _LATE_AFTER * self._probes.interval)
-        rules = ReadingRules(late, settings.memory_floor, settings.ignore_processes, self._has_gpu_ids)
+        rules = ReadingRules(late, settings.memory_floor, settings.ignore_processes, self.has_gpu_ids)
         nodes = []
         for node in snapshot.nodes:
             if (reading := found.get(node.name)) is not None:

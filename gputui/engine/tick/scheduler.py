@@ -132,15 +132,14 @@ class FaultRecorder(Struct, eq=False):
 _MEASURE_EVERY = timedelta(seconds=15)
 
 
-class Disk:
+class Disk(Struct, eq=False):
     """Measures the free space every 15 s; it is low below `floor` bytes for ordinary users."""
 
-    def __init__(self, directory: Path, floor: int) -> None:
-        self.path = str(directory)
-        self._floor = floor
-        self._measured_at: datetime | None = None
-        self.free: int | None = None
-        """Free bytes; None before the first measurement, and if the system does not report it."""
+    path: Path
+    _floor: int
+    _measured_at: datetime | None = None
+    free: int | None = None
+    """Free bytes; None before the first measurement, and if the system does not report it."""
 
     @property
     def is_low(self) -> bool:
@@ -347,7 +346,9 @@ class Scheduler:
         was_low, warnings = self._disk.is_low, (*self._disk.notices(now), *self._backup.notices(now))
         if self.announcer is not None:
             if self._disk.is_low and not was_low:
-                self.announcer.announce(disk_low(self._disk.path, self._disk.free or 0, self._disk.words, now), now)
+                self.announcer.announce(
+                    disk_low(str(self._disk.path), self._disk.free or 0, self._disk.words, now), now
+                )
             warnings = (*warnings, *self.announcer.notices(now))
         notices = (*self._store_notices, *warnings, *self._idle_gpus.notices)
         self._planner.update(now, self._reaper.freed_at, notices)

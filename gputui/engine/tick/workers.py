@@ -107,12 +107,11 @@ class Observation(Struct, frozen=True):
     foreign: tuple[ForeignContainer, ...] | None = None
 
 
-class Sequence:
+class Sequence(Struct, eq=False):
     """Source of increasing sequence numbers for events, independent of the clock."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._last = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _last: int = 0
 
     def next(self) -> int:
         with self._lock:
