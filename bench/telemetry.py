@@ -29,6 +29,7 @@ from bench._measure import cpu_seconds, machine
 from bench._standin import sleepers
 from gputui.bootstrap import SystemClock
 from gputui.domain.gpu import GpuSample, ProbeReading
+from gputui.domain.idle_gpus import IdleSpells
 from gputui.domain.job import Attempt, BootTime, Job
 from gputui.domain.job_spec import JobSpec
 from gputui.domain.settings import GpuSettings, Settings
@@ -156,7 +157,7 @@ def measure_time(directory: Path, gpus: int, count: int, seconds: int) -> dict[s
     clock, chosen = Moment(), random.Random(1)
     recorder = TelemetryRecorder(directory, "bench", lambda kind, name: Inline(), clock)
     context = cast("TickContext", Bench(recorder, jobs))
-    watch = IdleGpus(context, lambda event, now: None)
+    watch = IdleGpus(context, lambda event, now: None, IdleSpells(context.settings.scheduler.idle_gpus_end))
     observers = {"docker": cast("Observer", Observed())}
     spent = {"young jobs": 0.0, "jobs": 0.0, "idle GPUs": 0.0}
     for second in range(1, YOUNG + seconds + 1):

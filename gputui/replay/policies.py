@@ -7,7 +7,7 @@ import random
 from bisect import insort
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace, merge
 from types import MappingProxyType
 from typing import TypeAlias
@@ -224,13 +224,13 @@ _OVERRUN = 60.0
 
 def easy(jobs: Sequence[TraceJob], site: Site) -> Iterator[Started]:
     """Run EASY in order of submission: the first job that does not fit gets a reservation, others fill the gaps."""
-    backfill = _Backfill(site, lambda job: (job.submit, job.number))
+    backfill = _Backfill(Hosts(site.nodes), lambda job: (job.submit, job.number))
     return play(jobs, backfill.arrive, backfill.start, backfill.end)
 
 
 def saf(jobs: Sequence[TraceJob], site: Site) -> Iterator[Started]:
     """Run EASY with the smallest area (GPUs times limit) first: short waits, but unlimited ones for wide long jobs."""
-    backfill = _Backfill(site, lambda job: (job.gpus * job.limit, job.submit, job.number))
+    backfill = _Backfill(Hosts(site.nodes), lambda job: (job.gpus * job.limit, job.submit, job.number))
     return play(jobs, backfill.arrive, backfill.start, backfill.end)
 
 
@@ -243,14 +243,14 @@ class _Reservation:
     """Number of GPUs by host that the job will not need."""
 
 
+@dataclass(slots=True, eq=False)
 class _Backfill:
     """Waiting jobs by width, and running ones with their expected ends."""
 
-    def __init__(self, site: Site, order: JobOrder) -> None:
-        self.hosts = Hosts(site.nodes)
-        self.order = order
-        self.queues: dict[int, list[TraceJob]] = {}
-        self.running: dict[int, tuple[float, float, HostGpus]] = {}
+    hosts: Hosts
+    order: JobOrder
+    queues: dict[int, list[TraceJob]] = field(default_factory=dict)
+    running: dict[int, tuple[float, float, HostGpus]] = field(default_factory=dict)
 
     def arrive(self, job: TraceJob) -> None:
         insort(self.queues.setdefault(job.gpus, []), job, key=self.order)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from heapq import heappop, heappush
 from typing import TypeAlias
 
@@ -39,7 +39,6 @@ class ReplayPreemption:
         """Time at which the last victim of each preemptor ended."""
 
     def victims(self, cluster: ClusterState, now: float) -> Victims:
-        """Return the jobs that may be preempted now."""
         while self._preempted_at and self._preempted_at[0] <= now - _HOUR:
             self._preempted_at.popleft()
         served = {job_id for job_id, at in self._gone_at.items() if now - at < SETTLING.total_seconds()}
@@ -247,20 +246,20 @@ class TraceReplay:
         self._put(key._replace(topped=self.now + 1.0), item)
 
 
+@dataclass(slots=True, eq=False)
 class Asks:
     """Asks by number of GPUs; the same object for the same number."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self._masks = tuple((1 << count) - 1 for count in site.nodes)
-        self._asks: dict[int, Ask] = {}
+    _site: Site
+    _asks: dict[int, Ask] = field(default_factory=dict)
 
     def of(self, gpus: int) -> Ask:
         """Return the ask of a job of that width; one wider than a node takes whole nodes."""
         found = self._asks.get(gpus)
         if found is None:
             nodes = 0 if gpus <= max(self._site.nodes) else min(-(-gpus // self._site.per_node), len(self._site.nodes))
-            found = self._asks[gpus] = Ask(gpus, gpus, self._masks, nodes)
+            masks = tuple((1 << count) - 1 for count in self._site.nodes)
+            found = self._asks[gpus] = Ask(gpus, gpus, masks, nodes)
         return found
 
 
@@ -339,7 +338,6 @@ def wait(ran: Ran) -> float:
 
 
 def worst_tenant_wait_mean(ran: Sequence[Ran]) -> float:
-    """Return the longest of the tenants' mean waits, in seconds."""
     by_tenant: dict[str, list[float]] = defaultdict(list)
     for each in ran:
         by_tenant[each.job.tenant].append(wait(each))

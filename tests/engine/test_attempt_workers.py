@@ -13,7 +13,7 @@ from gputui.domain.container import ContainerRecord, ContainerState
 from gputui.domain.errors import Cause, CauseCode, RuntimeFault, RuntimeUnavailableError
 from gputui.domain.job import Attempt
 from gputui.engine.tick import attempt_workers
-from gputui.engine.tick.attempt_workers import AttemptWorkers
+from gputui.engine.tick.attempt_workers import AttemptWorkers, ImagePulls
 from gputui.engine.tick.start_protocol import launch_of
 from gputui.engine.tick.workers import Sequence
 from tests.cases import cases
@@ -107,15 +107,9 @@ def test_what_the_runtime_did_not_answer_is_not_repeated_at_once(
 ) -> None:
     """A listing asked for after a failure would repeat the request in the next moment, for ever."""
     changed: list[str] = []
-    workers = AttemptWorkers(
-        store=world.store,
-        pools=lambda *_: InlineExecutor(),
-        clock=world.clock,
-        directory=tmp_path,
-        settings=world.settings,
-        sequence=Sequence(),
-        changed=changed.append,
-    )
+    parts = world.store, lambda *_: InlineExecutor(), world.clock
+    pulls = ImagePulls(*parts, world.settings.scheduler, changed.append)
+    workers = AttemptWorkers(*parts, world.settings, changed.append, pulls, tmp_path, Sequence())
     job = world.job(world.submit())
     launch = launch_of(world.store.store_id, job, Attempt(1, ()))
 

@@ -12,6 +12,7 @@ from threading import Event, Lock, Thread
 from typing import Generic, TypeVar
 
 import msgspec
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui.cluster.kubernetes import site
@@ -61,38 +62,26 @@ _SILENCE = 10.0
 """Seconds after which the server is asked whether it still answers: a watch is silent while nothing happens."""
 
 
-class Reflector(Generic[Item]):
-    def __init__(
-        self,
-        server: ApiServer,
-        path: str,
-        kind: type[Item],
-        *,
-        query: Mapping[str, str] | None = None,
-        removed: Callable[[Item, bool], None] = lambda item, was_seen: None,
-        keeps: Callable[[Item], object] = lambda item: True,
-    ) -> None:
-        """`removed` is told of objects that no longer exist, and whether the watch saw that, from any thread.
-
-        `keeps` tells which ones matter.
-        """
-        self.changes = 0
-        """Number of changes so far."""
-        self.error: ClusterError | None = None
-        """Why the copy is out of date; None while it is not."""
-        self._server = server
-        self._path = path
-        self._reader: Reader[Item] = Reader(kind)
-        self._query = dict(query or {})
-        self._removed: Callable[[Item, bool], None] = removed
-        self._keeps: Callable[[Item], object] = keeps
-        self._items: dict[str, Item] = {}
-        self._deleted: dict[str, None] = {}
-        self._version = ""
-        self._lock = Lock()
-        self._closed = Event()
-        self._stream: ApiStream | None = None
-        self._thread: Thread | None = None
+class Reflector(Struct, Generic[Item], eq=False):
+    _server: ApiServer
+    _path: str
+    _kind: type[Item]
+    query: Mapping[str, str] = field(default_factory=dict)
+    removed: Callable[[Item, bool], None] = lambda item, was_seen: None
+    """Told of objects that no longer exist, and whether the watch saw that, from any thread."""
+    keeps: Callable[[Item], object] = lambda item: True
+    """Tells which ones matter."""
+    changes: int = 0
+    """Number of changes so far."""
+    error: ClusterError | None = None
+    """Why the copy is out of date; None while it is not."""
+    _items: dict[str, Item] = field(default_factory=dict)
+    _deleted: dict[str, None] = field(default_factory=dict)
+    _version: str = ""
+    _lock: Lock = field(default_factory=Lock)
+    _closed: Event = field(default_factory=Event)
+    _stream: ApiStream | None = None
+    _thread: Thread | None = None
 
     def items(self) -> dict[str, Item]:
         with self._lock:
@@ -125,7 +114,7 @@ class Reflector(Generic[Item]):
 
     def put(self, data: bytes) -> None:
         """Take over an object that the server answered after a change, unless a later state is known."""
-        item = self._reader.read(data)
+        item = Reader(self._kind).read(data)
         if item is not None and item.metadata.uid:
             self._put(item)
 
@@ -156,15 +145,15 @@ class Reflector(Generic[Item]):
 
     def _all(self, limit: dict[str, str]) -> tuple[dict[str, Item], str]:
         found: dict[str, Item] = {}
-        query = self._query | limit
+        query = dict(self.query) | limit
         while True:
             page = self._server.read(self._path, KubeList, query)
             for raw in page.items or ():
-                if (item := self._reader.read(raw)) is not None and self._keeps(item):
+                if (item := Reader(self._kind).read(raw)) is not None and self.keeps(item):
                     found[item.metadata.uid] = item
             if not page.metadata.continue_:
                 return found, page.metadata.resource_version
-            query = self._query | limit | {"continue": page.metadata.continue_}
+            query = dict(self.query) | limit | {"continue": page.metadata.continue_}
 
     def _replace(self, found: dict[str, Item], version: str) -> None:
         with self._lock:
@@ -172,7 +161,7 @@ class Reflector(Generic[Item]):
             self._items, self._version, self.error = found, version, None
             self.changes += 1
         for item in gone:
-            self._removed(item, False)
+            self.removed(item, False)
 
     def _put(self, item: Item) -> None:
         meta = item.metadata
@@ -208,7 +197,7 @@ class Reflector(Generic[Item]):
         self.error = ClusterUnavailableError(f"the watch of {self._path} failed: {fault_words(error)}")
 
     def _watch(self) -> None:
-        query = self._query | {
+        query = dict(self.query) | {
             "watch": "1",
             "allowWatchBookmarks": "true",
             "resourceVersion": self._version,
@@ -238,14 +227,14 @@ class Reflector(Generic[Item]):
             return False
         if change.type == "ERROR":
             return False
-        item = self._reader.read(change.object)
+        item = Reader(self._kind).read(change.object)
         if item is None:
             return True
         self._version = item.metadata.resource_version or self._version
-        if not self._keeps(item):
+        if not self.keeps(item):
             return True
         if change.type == "DELETED":
-            self._removed(item, True)  # first: who misses it in the copy finds it there
+            self.removed(item, True)  # first: who misses it in the copy finds it there
             self.drop(item.metadata.uid)
         elif change.type in {"ADDED", "MODIFIED"}:
             self._put(item)

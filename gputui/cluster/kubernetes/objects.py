@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
-from gputui.domain.decoding import JsonDecoder, json_decoder
+from gputui.domain.decoding import json_decoder
 from gputui.domain.job_spec import MAX_ELEMENTS
 from gputui.domain.text import plain
 
@@ -404,12 +404,11 @@ class KubeChange(Struct, frozen=True):
 Item = TypeVar("Item", bound=KubeObject)
 
 
-class Reader(Generic[Item]):
-    def __init__(self, kind: type[Item]) -> None:
-        self._decoder: JsonDecoder[Item] = json_decoder(kind)
+class Reader(Struct, Generic[Item], frozen=True):
+    _kind: type[Item]
 
     def read(self, data: bytes | msgspec.Raw) -> Item | None:
         try:
-            return self._decoder.decode(data)
+            return json_decoder(self._kind).decode(data)
         except (msgspec.DecodeError, ValueError):
             return None

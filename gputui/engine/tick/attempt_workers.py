@@ -300,44 +300,31 @@ REMEMBERED = 8192
 """Number of attempts whose last work is remembered."""
 
 
-class AttemptWorkers:
+class AttemptWorkers(Struct, eq=False):
     """Runs blocking runtime calls in worker pools. Its own methods never block; `changed` is called after each call."""
 
-    def __init__(
-        self,
-        *,
-        store: JobStore,
-        pools: Pools,
-        clock: SteadyClock,
-        directory: Path,
-        settings: Settings,
-        sequence: Sequence,
-        changed: Callable[[str], None],
-        permissions: UserPermissions | None = None,
-        before_start: Callable[[JobId], None] = lambda job_id: None,
-    ) -> None:
-        """`before_start` is called in a worker for an interactive job whose container is about to start."""
-        self._permissions = permissions
-        self._before_start = before_start
-        self._store = store
-        self._pools = pools
-        self._clock = clock
-        self._directory = directory
-        self._settings = settings
-        self._sequence = sequence
-        self._changed = changed
-        self._lock = threading.Lock()
-        self._busy: set[AttemptKey] = set()
-        self._worked_on: dict[AttemptKey, int] = {}
-        self._signalled: dict[AttemptKey, str] = {}
-        self._failure_signs: dict[AttemptKey, FailureSigns] = {}
-        self._cleaned_at: dict[str, datetime] = {}
-        self._cleaning: set[str] = set()
-        self._kept: dict[str, str] = {}
-        """Reasons for keeping containers, by container id; each has been logged."""
-        self._signalling: set[AttemptKey] = set()
-        self._suspending: set[AttemptKey] = set()
-        self.pulls = ImagePulls(store, pools, clock, settings.scheduler, changed)
+    _store: JobStore
+    _pools: Pools
+    _clock: SteadyClock
+    _settings: Settings
+    _changed: Callable[[str], None]
+    pulls: ImagePulls
+    _directory: Path
+    _sequence: Sequence
+    _permissions: UserPermissions | None = None
+    _before_start: Callable[[JobId], None] = lambda job_id: None
+    """Called in a worker for an interactive job whose container is about to start."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _busy: set[AttemptKey] = field(default_factory=set)
+    _worked_on: dict[AttemptKey, int] = field(default_factory=dict)
+    _signalled: dict[AttemptKey, str] = field(default_factory=dict)
+    _failure_signs: dict[AttemptKey, FailureSigns] = field(default_factory=dict)
+    _cleaned_at: dict[str, datetime] = field(default_factory=dict)
+    _cleaning: set[str] = field(default_factory=set)
+    _kept: dict[str, str] = field(default_factory=dict)
+    """Reasons for keeping containers, by container id; each has been logged."""
+    _signalling: set[AttemptKey] = field(default_factory=set)
+    _suspending: set[AttemptKey] = field(default_factory=set)
 
     def is_busy(self, key: AttemptKey) -> bool:
         """Return whether a worker is working on that attempt; number 0 means the pull of the job's image."""

@@ -315,10 +315,6 @@ class Reaper(Struct, eq=False):
     _past: dict[JobId, Job | None] = field(default_factory=dict)
     """Jobs of listed containers that are not in the queue, from history; None: not there either."""
 
-    def clamp_freed_times(self, now: datetime) -> None:
-        """After the clock went back, set freed times in the future to now."""
-        self.freed_at = {uuid: min(at, now) for uuid, at in self.freed_at.items()}
-
     def reap(self, now: datetime) -> None:
         """Compare the store with each runtime's last listing, and act on the differences."""
         context, workers = self._context, self._context.workers

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from gputui.domain.errors import StoreError
 from gputui.domain.event import Event, disk_low
 from gputui.domain.gpu import DOCKER, STATE, FaultEvidence, ProbeCode, judged, reported
+from gputui.domain.idle_gpus import IdleSpells
 from gputui.domain.job import BootTime, Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import Settings
@@ -23,7 +24,7 @@ from gputui.domain.text import format_duration, format_size
 from gputui.engine.actions.permissions import UserPermissions
 from gputui.engine.files import read_backup_record
 from gputui.engine.hooks import Announcer
-from gputui.engine.tick.attempt_workers import AttemptWorkers
+from gputui.engine.tick.attempt_workers import AttemptWorkers, ImagePulls
 from gputui.engine.tick.context import Ports, TickContext
 from gputui.engine.tick.planner import (
     PastUsage,
@@ -208,23 +209,17 @@ class Scheduler:
         self.announcer = announcer
         sequence, interval = Sequence(), settings.scheduler.reconcile_interval
         self.observers = {name: Observer(runtime, sequence, wake, interval) for name, runtime in ports.runtimes.items()}
+        permissions, changed = UserPermissions(directory, settings), self._worked
+        pulls = ImagePulls(store, pools, ports.clock, settings.scheduler, changed)
         self.workers = AttemptWorkers(
-            store=store,
-            pools=pools,
-            clock=ports.clock,
-            directory=directory,
-            settings=settings,
-            sequence=sequence,
-            changed=self._worked,
-            permissions=UserPermissions(directory, settings),
-            before_start=before_start,
+            store, pools, ports.clock, settings, changed, pulls, directory, sequence, permissions, before_start
         )
         telemetry = TelemetryRecorder(directory, store.store_id, pools, ports.clock)
         self.context = TickContext(store, ports.probe, self.observers, self.workers, settings, telemetry, ports.monitor)
         self._gpu_faults = FaultRecorder(self.context)
         self._reaper = Reaper(self.context)
         self._idle_jobs = IdleJobs(self.context, pools, directory)
-        self._idle_gpus = IdleGpus(self.context, self._announce_event)
+        self._idle_gpus = IdleGpus(self.context, self._announce_event, IdleSpells(settings.scheduler.idle_gpus_end))
         past_usage = PastUsage(store, settings.policy.half_life, pools(WorkKind.HISTORY, ""), wake)
         self._planner = Planner(self.context, leader, past_usage)
         self._disk = Disk(directory, settings.scheduler.disk_floor)
@@ -259,7 +254,7 @@ class Scheduler:
         self._store_notices = ()
         if now < self._ticked_at:  # nothing may wait for times in the future
             log.warning("the clock went back by %s", format_duration(self._ticked_at - now))
-            self._reaper.clamp_freed_times(now)
+            self._reaper.freed_at = {uuid: min(at, now) for uuid, at in self._reaper.freed_at.items()}
             self._planner.next_at = now
         self._ticked_at = now
         with self.context.store.lock_timeout(LOCK_PATIENCE):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.domain.errors import Cause, CauseCode
@@ -323,11 +324,10 @@ class IdleJobs:
         begin_stops(self._context, stops, now)
 
 
-class IdleGpus:
-    def __init__(self, context: TickContext, announce: Callable[[Event, datetime], None]) -> None:
-        self._context = context
-        self._announce = announce
-        self._spells = IdleSpells(context.settings.scheduler.idle_gpus_end)
+class IdleGpus(Struct, eq=False):
+    _context: TickContext
+    _announce: Callable[[Event, datetime], None]
+    _spells: IdleSpells
 
     @property
     def notices(self) -> tuple[Notice, ...]:
