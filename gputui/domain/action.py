@@ -144,7 +144,7 @@ MOST_SIGNALS = 16
 
 
 class _Final(BaseAction, frozen=True):
-    """An action that changes no job, and cannot be undone."""
+    """An action that what-if does not show, and that cannot be undone."""
 
     is_final: ClassVar[bool] = True
     has_forecast: ClassVar[bool] = False
@@ -213,11 +213,9 @@ class Requeue(_JobAction, frozen=True, tag="requeue"):
         return job.evolve(requeue_requested=True, cancel_requested=False)
 
 
-class Signal(_JobAction, frozen=True, tag="signal"):
+class Signal(_JobAction, _Final, frozen=True, tag="signal"):
     """Send running jobs a signal."""
 
-    is_final: ClassVar[bool] = True
-    has_forecast: ClassVar[bool] = False
     may: ClassVar[str] = "send it signals"
     number: int
 
@@ -236,11 +234,9 @@ class Signal(_JobAction, frozen=True, tag="signal"):
         return job.evolve(signals=(*job.signals, self.number))
 
 
-class Suspend(_JobAction, frozen=True, tag="suspend"):
+class Suspend(_JobAction, _Final, frozen=True, tag="suspend"):
     """Stop the processes of running jobs, which keep their GPUs."""
 
-    is_final: ClassVar[bool] = True
-    has_forecast: ClassVar[bool] = False
     may: ClassVar[str] = "suspend it"
 
     def apply(self, job: Job, now: datetime, by: str) -> Job:
@@ -251,11 +247,9 @@ class Suspend(_JobAction, frozen=True, tag="suspend"):
         return job.evolve(suspended=True, suspended_by=by)
 
 
-class Unsuspend(_JobAction, frozen=True, tag="unsuspend"):
+class Unsuspend(_JobAction, _Final, frozen=True, tag="unsuspend"):
     """Continue suspended jobs."""
 
-    is_final: ClassVar[bool] = True
-    has_forecast: ClassVar[bool] = False
     may: ClassVar[str] = "let it continue"
 
     def apply(self, job: Job, now: datetime, by: str) -> Job:

@@ -53,14 +53,7 @@ class Event(Struct, frozen=True):
         return {**head, about: {key: value for key, value in self.data.items() if key != PAGE}}
 
 
-_ABOUT = {
-    "job_": "job",
-    "gpus_": "job",
-    "gpu_": "gpu",
-    "node_": "node",
-    "queue_": "queue",
-    "weekly_": "report",
-}
+_ABOUT = {"job_": "job", "gpus_": "job", "gpu_": "gpu", "node_": "node", "queue_": "queue", "weekly_": "report"}
 """Key of an event's data in its document, by the beginning of its name."""
 
 

@@ -103,12 +103,7 @@ def named_gpus(views: Iterable[GpuView], gpus: Iterable[Gpu]) -> Mapping[str, Gp
 
 
 def read_node(
-    node: Node,
-    reading: ProbeReading,
-    named: Mapping[str, Gpu],
-    jobs: EngineJobs,
-    rules: ReadingRules,
-    now: datetime,
+    node: Node, reading: ProbeReading, named: Mapping[str, Gpu], jobs: EngineJobs, rules: ReadingRules, now: datetime
 ) -> Node:
     """Return the node with a reading; `named` has its GPUs as `named_gpus` returns them."""
     status = reading.status

@@ -24,19 +24,8 @@ from gputui.domain.job import Attempt, Job
 from gputui.domain.telemetry import MAX_GAP, AttemptTelemetry, Consumption, Spread, percent
 from gputui.domain.text import format_duration, format_size
 
-READINGS = (
-    "utilization",
-    "sm_activity",
-    "memory_activity",
-    "gpu_memory",
-    "power",
-    "temperature",
-    "throttled",
-    "cpus",
-    "memory",
-    "io_read",
-    "io_written",
-)
+_OF_GPUS = ("utilization", "sm_activity", "memory_activity", "gpu_memory", "power", "temperature")
+READINGS = (*_OF_GPUS, "throttled", "cpus", "memory", "io_read", "io_written")
 """Names as in `AttemptTelemetry`; GPU readings are means over its GPUs, `io_*` are bytes per second."""
 COLUMNS = 256
 """Most columns of a series."""
@@ -489,13 +478,12 @@ class Tally:
         if record.gpus and record.read:
             known = min(allocated, record.known * record.share) if record.known else None
             busy = None if known is None else min(known, record.used * record.share)
-            names = ("utilization", "sm_activity", "memory_activity", "gpu_memory", "power", "temperature")
             found |= {
                 "seconds": round(record.read / record.gpus, 1),
                 "known": None if known is None else round(known, 3),
                 "busy": None if busy is None else round(busy, 3),
                 "idle": round(record.idle / record.known, 4) if record.known else None,
-                **{name: self._spread_of(name) for name in names},
+                **{name: self._spread_of(name) for name in _OF_GPUS},
                 "gpu_memory_total": asked or record.memory_total,
                 "energy": round(record.energy, 1) if "power" in record.spreads else None,
                 "throttled": round(record.throttled / record.clocked, 4) if record.clocked else None,

@@ -70,7 +70,7 @@ class BaseVerb(Struct, Generic[S], frozen=True, eq=False, kw_only=True):
     name: str
     """Name in the settings file and in calls."""
     action: str = ""
-    """Action of the console that requests it; empty: `verb('NAME')`."""
+    """Action of the console that requests it; empty: its name, or `verb('NAME')` for a `Verb` about jobs."""
     keys: tuple[str, ...]
     """Keys in the console, as Textual names them."""
     footer_key: str = ""
@@ -92,6 +92,7 @@ class BaseVerb(Struct, Generic[S], frozen=True, eq=False, kw_only=True):
 
     def __post_init__(self) -> None:
         force_setattr(self, "label", self.label or self.name)
+        force_setattr(self, "action", self.action or self.name)
 
 
 class FormVerb(BaseVerb[S], frozen=True, eq=False, kw_only=True):
@@ -131,6 +132,8 @@ class Verb(BaseVerb[S], frozen=True, eq=False, kw_only=True):
     """Sentence about the running ones among them, which a scheduler ends; empty: the same."""
 
     def __post_init__(self) -> None:
+        if self.group == JOBS and not self.action:
+            force_setattr(self, "action", f"verb('{self.name}')")
         super().__post_init__()
         force_setattr(self, "done_many", self.done_many or self.done)
 
@@ -370,7 +373,6 @@ MOVE = Verb[Job](
 GPU_VERBS: tuple[Verb[GpuSubject], ...] = (
     Verb(
         name="drain",
-        action="drain",
         keys=("d",),
         help="Start no new jobs on the GPU; asks for the reason.",
         group=GPUS,
@@ -388,7 +390,6 @@ GPU_VERBS: tuple[Verb[GpuSubject], ...] = (
     ),
     Verb(
         name="resume",
-        action="resume",
         keys=("d",),
         help="Start jobs on the drained GPU again.",
         group=GPUS,
@@ -407,7 +408,6 @@ GPU_VERBS: tuple[Verb[GpuSubject], ...] = (
 SCHEDULER_VERBS: tuple[Verb[Controls], ...] = (
     Verb(
         name="pause",
-        action="pause",
         keys=("P",),
         help="Start no new jobs; running jobs continue. Asks for the reason.",
         group=SCHEDULER,
@@ -423,7 +423,6 @@ SCHEDULER_VERBS: tuple[Verb[Controls], ...] = (
     ),
     Verb(
         name="unpause",
-        action="unpause",
         keys=("P",),
         help="Start jobs again.",
         group=SCHEDULER,
@@ -440,7 +439,6 @@ SCHEDULER_VERBS: tuple[Verb[Controls], ...] = (
 RECURRING_VERBS: tuple[Verb[RecurringJob], ...] = (
     Verb(
         name="pause_recurring",
-        action="pause_recurring",
         keys=("h",),
         label="pause runs",
         help="Submit no more runs of the recurring job.",
@@ -455,7 +453,6 @@ RECURRING_VERBS: tuple[Verb[RecurringJob], ...] = (
     ),
     Verb(
         name="resume_recurring",
-        action="resume_recurring",
         keys=("r",),
         label="resume runs",
         help="Submit runs of the recurring job again.",
@@ -470,7 +467,6 @@ RECURRING_VERBS: tuple[Verb[RecurringJob], ...] = (
     ),
     Verb(
         name="remove",
-        action="remove",
         keys=("c",),
         help="End the recurring job or the reservation; asks first.",
         group=QUEUE,
@@ -486,7 +482,6 @@ RECURRING_VERBS: tuple[Verb[RecurringJob], ...] = (
 """Verbs about the rows of the tab of recurring jobs."""
 SUBMIT = FormVerb[None](
     name="submit",
-    action="submit",
     keys=("s",),
     help="Submit a new job with a form.",
     who=Who.CAPPED,
@@ -495,7 +490,6 @@ SUBMIT = FormVerb[None](
 ROW_FORM_VERBS: tuple[FormVerb[Job], ...] = (
     FormVerb(
         name="edit",
-        action="edit",
         keys=("e",),
         help="Edit the waiting job, or the time limit of the running one.",
         group=QUEUE,
@@ -507,7 +501,6 @@ ROW_FORM_VERBS: tuple[FormVerb[Job], ...] = (
     ),
     FormVerb(
         name="clone",
-        action="clone",
         keys=("C",),
         in_footer=False,
         help="Submit another job like this one, after a review.",
@@ -518,7 +511,6 @@ ROW_FORM_VERBS: tuple[FormVerb[Job], ...] = (
     ),
     FormVerb(
         name="recur",
-        action="recur",
         keys=("E",),
         in_footer=False,
         label="again",
@@ -533,7 +525,6 @@ ROW_FORM_VERBS: tuple[FormVerb[Job], ...] = (
 """Verbs about a row of the queue that open a form."""
 RESERVE = FormVerb[None](
     name="reserve",
-    action="reserve",
     keys=("B",),
     in_footer=False,
     help="Reserve GPUs for a time; shows first which jobs that delays.",

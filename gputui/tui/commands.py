@@ -82,7 +82,7 @@ class Command(Struct, frozen=True, eq=False):
 
 def command_of(verb: BaseVerb[Any]) -> Command:
     return Command(
-        verb.action or f"verb('{verb.name}')",
+        verb.action,
         verb.keys,
         verb.label,
         verb.help,

@@ -200,21 +200,13 @@ _COMMANDS = {
 _NO_SUSPEND = "Kubernetes suspends jobs from release 1.22 on, and this server is older"
 _NO_RIGHT = {
     _C.HOLD: (HOLD, "this user may not change jobs: the right to patch jobs is missing"),
-    _C.DRAIN_NODE: (
-        CORDON,
-        "only those who may change nodes can drain them: the right to patch nodes is missing",
-    ),
+    _C.DRAIN_NODE: (CORDON, "only those who may change nodes can drain them: the right to patch nodes is missing"),
     _C.INSIDE: (EXEC, "this user may run no commands in pods: the right to create pods/exec is missing"),
     _C.STREAMS: (ATTACH, "this user may not attach to pods: the right to create pods/attach is missing"),
     _C.LIVE_LOG: (LOGS, "this user may not read the output of pods: the right to get pods/log is missing"),
 }
 """Capabilities that need a right, each with that right and the sentence for a user without it."""
-_OWN_OF = {
-    ALL_JOBS: OWN_JOBS,
-    ALL_PODS: OWN_PODS,
-    ALL_EVENTS: OWN_EVENTS,
-    ALL_WORKLOADS: OWN_WORKLOADS,
-}
+_OWN_OF = {ALL_JOBS: OWN_JOBS, ALL_PODS: OWN_PODS, ALL_EVENTS: OWN_EVENTS, ALL_WORKLOADS: OWN_WORKLOADS}
 """Call for the user's namespace, by that for the whole cluster."""
 
 

@@ -28,38 +28,19 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.runs import merged, runs_of
 from gputui.domain.state import JobState, PendingReason, Reason, utc_moment
 
-_STATES: Mapping[str, JobState] = {
-    "PENDING": JobState.PENDING,
-    "REQUEUED": JobState.PENDING,
-    "REQUEUE_HOLD": JobState.PENDING,
-    "REQUEUE_FED": JobState.PENDING,
-    "RESV_DEL_HOLD": JobState.PENDING,
-    "SPECIAL_EXIT": JobState.PENDING,
-    "CONFIGURING": JobState.CONFIGURING,
-    "POWER_UP_NODE": JobState.CONFIGURING,
-    "EXPEDITING": JobState.PENDING,
-    "RUNNING": JobState.RUNNING,
-    "RESIZING": JobState.RUNNING,
-    "SIGNALING": JobState.RUNNING,
-    "SUSPENDED": JobState.RUNNING,
-    "STOPPED": JobState.RUNNING,
-    "UPDATE_DB": JobState.RUNNING,
-    "COMPLETING": JobState.COMPLETING,
-    "STAGE_OUT": JobState.COMPLETING,
-    "COMPLETED": JobState.COMPLETED,
-    "CANCELLED": JobState.CANCELLED,
-    "REVOKED": JobState.CANCELLED,
-    "PREEMPTED": JobState.CANCELLED,
-    "TIMEOUT": JobState.TIMEOUT,
-    "DEADLINE": JobState.TIMEOUT,
-    "OUT_OF_MEMORY": JobState.OUT_OF_MEMORY,
-    "FAILED": JobState.FAILED,
-    "NODE_FAIL": JobState.FAILED,
-    "BOOT_FAIL": JobState.FAILED,
-    "LAUNCH_FAILED": JobState.FAILED,
-    "RECONFIG_FAIL": JobState.FAILED,
-    "END_UNKNOWN": JobState.FAILED,
+_WORDS = {
+    JobState.PENDING: "PENDING REQUEUED REQUEUE_HOLD REQUEUE_FED RESV_DEL_HOLD SPECIAL_EXIT EXPEDITING",
+    JobState.CONFIGURING: "CONFIGURING POWER_UP_NODE",
+    JobState.RUNNING: "RUNNING RESIZING SIGNALING SUSPENDED STOPPED UPDATE_DB",
+    JobState.COMPLETING: "COMPLETING STAGE_OUT",
+    JobState.COMPLETED: "COMPLETED",
+    JobState.CANCELLED: "CANCELLED REVOKED PREEMPTED",
+    JobState.TIMEOUT: "TIMEOUT DEADLINE",
+    JobState.OUT_OF_MEMORY: "OUT_OF_MEMORY",
+    JobState.FAILED: "FAILED NODE_FAIL BOOT_FAIL LAUNCH_FAILED RECONFIG_FAIL END_UNKNOWN",
 }
+"""Slurm's words for each state."""
+_STATES = {word: state for state, words in _WORDS.items() for word in words.split()}
 END_UNKNOWN = "END_UNKNOWN"
 """Our own word for the state of a job that ended while nobody looked, and whose exit code nobody noted."""
 _HELD = frozenset({"REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})

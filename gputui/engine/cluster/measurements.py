@@ -173,12 +173,7 @@ class IdleEnds:
     """
 
     def __init__(
-        self,
-        cluster: Cluster,
-        notes: TelemetryLedger,
-        ends_after: timedelta,
-        clock: SteadyClock,
-        worker: Executor,
+        self, cluster: Cluster, notes: TelemetryLedger, ends_after: timedelta, clock: SteadyClock, worker: Executor
     ) -> None:
         self._cluster = cluster
         self._notes = notes
