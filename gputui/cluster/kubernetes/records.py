@@ -275,7 +275,8 @@ class KubeRecords:
         self._write()
         parts, jobs = picture.parts, picture.jobs
         ours = [uid for uid, each in parts.items() if each.known is not None]
-        new = [uid for uid in ours if jobs[uid].state.is_terminal and not self._is_recorded(uid, jobs[uid])]
+        ended = ((uid, self._mark_of(uid), jobs[uid].state) for uid in ours if jobs[uid].state.is_terminal)
+        new = [uid for uid, mark, state in ended if mark is None or mark.job.state is not state or mark.log is None]
         done = 0
         later = (uid for uid in new[MOST_AT_ONCE:] if not self._has_end(uid))
         self._add(*(KubeEnded(uid, jobs[uid], None) for uid in later))
@@ -362,7 +363,6 @@ class KubeRecords:
                     self._submissions.note_jobs(each.known.key, uids=uids)
 
     def _record_lost(self, picture: KubePicture, sees: Callable[[str], bool], missing: Missing) -> None:
-        """Record the jobs that do not exist any more, and whose end nobody saw."""
         shown, now, seen_at = picture.parts.keys() | picture.deleted.keys(), datetime.now(UTC), None
         with suppress(OSError):
             seen_at = datetime.fromtimestamp(self._looked.stat().st_mtime, UTC)
@@ -391,10 +391,6 @@ class KubeRecords:
             for uid, index in zip(each.uids, indices, strict=True):
                 if not self._has_end(uid):
                     yield uid, (each, index)
-
-    def _is_recorded(self, uid: str, job: Job) -> bool:
-        found = self._mark_of(uid)
-        return found is not None and found.job.state is job.state and found.log is not None
 
     def _kept(self, server: ApiServer, parts: JobParts) -> str:
         try:

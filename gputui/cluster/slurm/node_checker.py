@@ -54,13 +54,6 @@ def probe_script(run: str, node: str, gpus: int, image: str, settings: Settings,
     return "".join([*lines, shell_text("probe.sh")])
 
 
-def look_script(run: str, node: str, probe: int, settings: Settings, output: str) -> str:
-    """Return the script of the job that tells which containers of the probe job are left after it."""
-    spec = JobSpec(command=("true",), name=run, time_limit=LIMIT, after_any=(probe,))
-    lines = _head(Submission(spec), f"{run}.after", node, settings, output)
-    return "".join([*lines, _STAYED.format(mark=run, key=run, job=probe)])
-
-
 def _head(submission: Submission, key: str, node: str, settings: Settings, output: str) -> Iterator[str]:
     once = replace(settings.cluster, requeue=False)
     options: Iterable[str] = (*directives(submission, key, once, output), f"--nodelist={node}")
@@ -248,7 +241,10 @@ class NodeChecker(Struct, eq=False):
             if result.code:
                 yield node, f"Slurm refused its probe job: {result.words}"
             elif self._settings.cluster.container == "docker":
-                self._sbatch(probe, look_script(run, node, probe.numbers[0], self._settings, output))
+                job = probe.numbers[0]  # another one tells which of its containers are left after it
+                spec = JobSpec(command=("true",), name=run, time_limit=LIMIT, after_any=(job,))
+                lines = _head(Submission(spec), f"{run}.after", node, self._settings, output)
+                self._sbatch(probe, "".join([*lines, _STAYED.format(mark=run, key=run, job=job)]))
         self._forget()
 
     def _sbatch(self, probe: NodeProbe, script: str) -> Result:

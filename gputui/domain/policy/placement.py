@@ -369,10 +369,6 @@ class GpuIndex(Struct):
             for node in self.rows
         ]
 
-    def counts_with(self, job: Job, place: GpuBit) -> int:
-        known = (sharer.memory for sharer in self.row(place).sharers if sharer.job_id == job.id)
-        return max(next(known, 0), job.spec.gpus.promised)
-
     def grant(self, uuids: Iterable[str]) -> Grant:
         """Return those of the GPUs that exist here and that another job may get afterwards."""
         found: dict[int, int] = {}

@@ -129,16 +129,6 @@ def predict_seconds(took: Sequence[float]) -> float | None:
     return max(1.0, sum(last) / _LAST) if len(last) == _LAST else None
 
 
-def job_lookup(jobs: Iterable[Job]) -> Callable[[JobId], Job | None]:
-    """Return what finds a job, or the array entry that contains it; None if it is gone. Indexed at the first lookup."""
-
-    @cache
-    def entries() -> Entries:
-        return Entries({job.id: job for job in jobs})
-
-    return lambda job_id: entries().entry(job_id)
-
-
 class PlanningContext(Struct, dict=True):
     """Input of a plan: the state of the cluster, and the mapping back to jobs and times."""
 
@@ -176,13 +166,16 @@ class PlanningContext(Struct, dict=True):
         cluster.shares = SharedGpus(gpus.bays(settings))
         durations = Durations(snapshot.jobs, settings.policy, settings.scheduler.max_time)
         waiting = [job for job in snapshot.jobs if job.state is JobState.PENDING]
-        found = job_lookup(snapshot.jobs)
-        context = cls(snapshot, settings, now, second, gpus, durations, cluster, waiting, found)
+        jobs = snapshot.jobs
+        entries = cache(lambda: Entries({job.id: job for job in jobs}))  # indexed at the first lookup
+        context = cls(
+            snapshot, settings, now, second, gpus, durations, cluster, waiting, lambda job_id: entries().entry(job_id)
+        )
 
         def expects(job_id: JobId) -> float | None:
             # knows no context: the cluster state keeps it, and a reference cycle would keep a plan for 10,000 jobs with
             # a hundred thousand objects in memory until the next, rare collection of old garbage
-            job = found(job_id) if durations.predicted else None
+            job = entries().entry(job_id) if durations.predicted else None
             return None if job is None else durations.prediction(job)
 
         cluster.expects = expects
@@ -196,7 +189,6 @@ class PlanningContext(Struct, dict=True):
         return context
 
     def _count(self, job: Job) -> None:
-        """Account for the job's attempts, past and current."""
         for attempt in job.attempts:
             if attempt.gpus and attempt.started_at and attempt.ended_at:
                 gpus = len(attempt.gpus) * attempt.gpu_share
@@ -207,7 +199,8 @@ class PlanningContext(Struct, dict=True):
             self.sources[job.id] = self.durations.expected(job).source
             grant, part = self.gpus.grant(job.gpus), job.attempts[-1].gpu_share
             for place in gpu_bits(grant) if job.spec.gpus.promised else ():
-                self.cluster.shares.take(job.id, place, self.gpus.counts_with(job, place))
+                known = (sharer.memory for sharer in self.gpus.row(place).sharers if sharer.job_id == job.id)
+                self.cluster.shares.take(job.id, place, max(next(known, 0), job.spec.gpus.promised))
             leaving, by = leaves_at(job, self.settings), job.attempts[-1].preempted_by
             key, expected = self.key(job, self.durations.seconds(job)), self.durations.prediction(job)
             self.cluster.occupy(

@@ -7,7 +7,7 @@ fewest jobs; youngest jobs. So no victim is superfluous. No job is preempted for
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple, TypeAlias
 
@@ -181,17 +181,20 @@ def find_victims(snapshot: Snapshot, settings: PolicySettings, gpus: GpuIndex, n
         lately += sum(each.preempted_at is not None and each.preempted_at > now - HOUR for each in job.attempts)
         if job.spec.is_host in up and is_candidate(job, settings, now):
             candidates.append(Candidate(-job.id, whole_class(job.priority), lost_work(attempt, now)))
+    last = (job.attempts[-1] for job in snapshot.jobs if job.attempts)
+    # jobs that others are being preempted for, or were a moment ago
+    recent = (each for each in last if each.ended_at is None or now - each.ended_at < SETTLING)
+    served = (each.preempted_by for each in recent if each.preempted_by is not None)
     return Victims(
         grace=settings.preemption_grace.total_seconds(),
         allowed=max(0, settings.preemptions_per_hour - lately),
         candidates=tuple(candidates),
         sound=gpu_masks(gpus, lambda row: _is_sound(row) and holders[row.gpu.uuid] == 1),
-        served=jobs_served(snapshot.jobs, now),
+        served=frozenset(served),
     )
 
 
 def is_candidate(job: Job, settings: PolicySettings, now: datetime) -> bool:
-    """Return whether a job may be preempted by one of a higher class."""
     attempt = job.attempt
     if job.state is not JobState.RUNNING or not job.spec.preemptible or attempt is None or attempt.started_at is None:
         return False
@@ -235,15 +238,6 @@ def preemption_cause(preemptor: Job) -> Cause:
 
 def is_making_way(job: Job) -> bool:
     return job.state.is_active and job.stopping is not None and job.stopping.cause.code is CauseCode.PREEMPTED
-
-
-def jobs_served(jobs: Iterable[Job], now: datetime) -> frozenset[JobId]:
-    """Return the jobs that others are being preempted for, or were a moment ago."""
-    return frozenset(
-        each.preempted_by
-        for each in (job.attempts[-1] for job in jobs if job.attempts)
-        if each.preempted_by is not None and (each.ended_at is None or now - each.ended_at < SETTLING)
-    )
 
 
 def was_preempted(job: Job) -> bool:

@@ -203,20 +203,14 @@ def _failed(job: Job, cause: Cause, at: datetime, settings: SchedulerSettings) -
         return again(job.to(JobState.PREEMPTED), None, at)
     if cause.blame is Blame.INFRASTRUCTURE:
         return _free_retry(job, cause, at, settings)
-    if is_retried(job, cause) and job.charged_attempts <= job.spec.retries:
+    is_retried = cause.blame is Blame.JOB and (not job.spec.retry_on or str(job.exit_code) in job.spec.retry_on)
+    if (is_retried or is_asked_for(job, cause)) and job.charged_attempts <= job.spec.retries:
         seed = f"{job.id}:{len(job.attempts)}"
         pause = backoff(job.spec.backoff, job.charged_attempts, settings.backoff_cap, seed)
         return again(job.evolve(waited=()), at + pause, at)  # it had its turn
     if note := repeated_failures(job, settings):
         job = job.evolve(cause=replace(cause, text=f"{cause.text}; {note}"))
     return job.to(_END.get(cause.code, JobState.FAILED))
-
-
-def is_retried(job: Job, cause: Cause) -> bool:
-    """Return whether the job wants a retry after this, as long as retries are left."""
-    if not job.spec.retry_on:
-        return cause.blame is Blame.JOB
-    return is_asked_for(job, cause) or (cause.blame is Blame.JOB and str(job.exit_code) in job.spec.retry_on)
 
 
 def is_asked_for(job: Job, cause: Cause) -> bool:
@@ -279,10 +273,6 @@ def find_sign(lines: Iterable[bytes]) -> str:
     """Return the last line that reports it, without control characters; empty if there is none."""
     found = [line for line in deque(lines, _TAIL) if any(sign in line for sign in _SIGNS)]
     return plain(found[-1][:4096].decode(errors="replace").strip(), _SHOWN) if found else ""
-
-
-def out_of_memory_cause(sign: str, exit_code: int | None) -> Cause:
-    return Cause(CauseCode.GPU_OUT_OF_MEMORY, f"out of GPU memory (exit code {exit_code}): {sign}")
 
 
 def ask_for_more(job: Job, totals: Mapping[str, int]) -> Job:

@@ -27,7 +27,6 @@ from gputui.domain.errors import Blame, Cause, CauseCode, InputError, NotFoundEr
 from gputui.domain.job import Attempt, BootTime, Job, Placement, spec_at
 from gputui.domain.job_spec import JobId, PublishedPort
 from gputui.domain.log_errors import TAIL, find_error_line
-from gputui.domain.policy import retry
 from gputui.domain.policy.retry import again, conclude, find_sign, may_have_run_out
 from gputui.domain.policy.waits import end_wait
 from gputui.domain.settings import SchedulerSettings, Settings
@@ -125,7 +124,8 @@ def finished(
     ).evolve(started_at=started_at)
     cause = record.cause
     if signs.memory:
-        cause = retry.out_of_memory_cause(signs.memory, record.exit_code)
+        words = f"out of GPU memory (exit code {record.exit_code}): {signs.memory}"
+        cause = Cause(CauseCode.GPU_OUT_OF_MEMORY, words)
     return conclude(job, cause, record.exit_code, at, settings)
 
 
