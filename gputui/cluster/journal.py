@@ -105,7 +105,6 @@ class Journal(Struct, Generic[T], eq=False):
                 return is_new, []
 
     def _shorten(self) -> None:
-        """Drop the older half of a file that has grown too large."""
         try:
             if self._path.stat().st_size <= self._most:
                 return

@@ -276,7 +276,6 @@ class _Books:
         return total
 
     def add(self, job: JobRecord) -> None:
-        """Add a job, or those of an entry."""
         key = self._key(job) or NOTHING if self._key else ""
         groups: set[str] = set()
         is_first = True

@@ -219,7 +219,6 @@ class Host:
                 self._loop.call_soon_threadsafe(self._stopped.set)
 
     def _bind(self) -> None:
-        """Bind `stop` to the running loop."""
         self._loop = asyncio.get_running_loop()
         if self._must_stop:
             self._stopped.set()

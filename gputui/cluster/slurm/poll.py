@@ -89,7 +89,6 @@ def parse_note(lines: Iterable[str]) -> RunNote | None:
 
 
 def with_note(ended: Ended, note: RunNote) -> Ended:
-    """Return the end with what the batch script noted of the same run."""
     row, detail = ended.row, ended.detail
     gpus = tuple((note.node, index) for index in note.gpus) or detail.gpus
     if row.state != listings.END_UNKNOWN:

@@ -262,7 +262,6 @@ class ClusterState:
         self._put(lane_of(key, items), now)
 
     def withdraw(self, key: LaneKey, item: Waiting, now: float) -> None:
-        """Remove the first job of an item from its lane."""
         rest = without_item(self.lanes[key], item)
         if rest is not None:
             self._put(rest, now)
@@ -301,7 +300,6 @@ class ClusterState:
             self.by_array[key.array] += 1
 
     def start(self, key: LaneKey, item: Waiting, grant: Grant, now: float) -> RunningJob:
-        """Start the first job of a waiting item on free GPUs."""
         ask = key.ask
         self.withdraw(key, item, now)
         expected = self.expects(item.id)
@@ -312,7 +310,6 @@ class ClusterState:
         return run
 
     def end(self, job_id: JobId, now: float) -> RunningJob:
-        """Record the end of a job, which releases its GPUs."""
         run = self.runs.pop(job_id)
         key, gpus = run.key, run.width
         release_gpus(run, self.free, self.shares)

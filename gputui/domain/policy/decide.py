@@ -345,7 +345,6 @@ class Pass(Struct, eq=False):
         return found
 
     def _windows(self, key: LaneKey) -> tuple[bool, ...]:
-        """Return which of the windows are reserved for such jobs."""
         who = (key.tenant, key.priority)
         found = self.kinds.get(who)
         if found is None:

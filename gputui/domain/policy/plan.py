@@ -280,7 +280,6 @@ class GateContext(Struct, dict=True):
 
     @cached_property
     def paused(self) -> Reason | None:
-        """Reason why nothing starts while the scheduler is paused."""
         controls = self.snapshot.controls
         if not controls.paused:
             return None

@@ -262,7 +262,6 @@ class QueueStanding(NamedTuple):
 
     @property
     def first(self) -> Root:
-        """Root of its first job."""
         placed = self.key.placed
         return (placed.beside, placed.tie) if placed else (self.job.id, 0.0)
 
@@ -409,5 +408,4 @@ def _rows_passed(
 
 
 def _ahead(order: Iterable[QueueStanding], job: Job) -> set[JobId]:
-    """Return the rows before the row that contains this job."""
     return {each.job.id for each in takewhile(lambda each: not each.job.has(job.id), order)}

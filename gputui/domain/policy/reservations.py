@@ -114,7 +114,6 @@ def with_claims(controls: Controls, windows: Iterable[WindowView]) -> Controls:
 
 
 def without_reservation(window: Window) -> Callable[[Snapshot], Snapshot]:
-    """Return the change that ends a reservation early."""
 
     def change(snapshot: Snapshot) -> Snapshot:
         controls = snapshot.controls

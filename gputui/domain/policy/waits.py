@@ -177,7 +177,6 @@ def eligible_wait(job: Job, dependencies_ended_at: datetime | None, now: datetim
 
 
 def counted_wait(job: Job) -> timedelta:
-    """Return the past waits that count for the job's priority."""
     return sum((each.time for each in job.waited if each.priority >= job.priority), timedelta())
 
 

@@ -76,7 +76,6 @@ class QueueView(Struct, frozen=True, dict=True):
 
 
 def dependencies(store: JobStore, jobs: Mapping[JobId, Job]) -> Iterable[Job]:
-    """Yield the jobs in history that waiting jobs depend on."""
     waiting = [job for job in jobs.values() if job.spec.after or job.spec.after_any]
     wanted = {
         job_id for job in waiting if job.state is JobState.PENDING for job_id in (*job.spec.after, *job.spec.after_any)
