@@ -12,7 +12,7 @@ from msgspec import NODEFAULT, Struct, structs
 
 from gputui import __version__
 from gputui.cli.main import COMMANDS, GROUPS, cli
-from gputui.config import SIZES, TABLES
+from gputui.config.settings_file import SIZES, TABLES
 from gputui.domain.text import format_duration, format_size
 
 BLOCKS = {"<!-- written by scripts/cli.py -->": "commands", "<!-- settings -->": "settings"}

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 from msgspec.structs import replace
 
-from gputui.config import load_merged
+from gputui.config.settings_file import load_merged
 from gputui.domain.access import Actor
 from gputui.domain.gpu import Gpu, GpuSample, GpuState, GpuView, Health
 from gputui.domain.job import ArrayRef, Attempt, BootTime, Job

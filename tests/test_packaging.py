@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.config import TABLES
+from gputui.config.settings_file import TABLES
 from tests.smoke.lowest import lowest
 from tests.test_documents import anchors
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 import click
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from gputui import bootstrap
 from gputui.cli import output, queue, submit, terminal
 from gputui.cli.main import CommandGroup
-from gputui.cli.output import confirm, print_json, quiet_option
+from gputui.cli.output import TextColumn, confirm, print_json, quiet_option
 from gputui.cli.session import Session, pass_session
 from gputui.cli.terminal import print_done
 from gputui.domain.action import AddRecurring
@@ -27,16 +27,6 @@ from gputui.domain.verbs import RECURRING_VERBS, Verb
 from gputui.engine.actions.admission import local_zone_name
 from gputui.request import job_values, submitter
 
-COLUMNS = (
-    output.TextColumn("ID", right=True),
-    output.TextColumn("NEXT"),
-    output.TextColumn("LAST"),
-    output.TextColumn("JOB", right=True),
-    output.TextColumn("WHEN", 24, least=13),
-    output.TextColumn("ZONE", 20, least=4),
-    output.TextColumn("NAME", 20, least=4),
-    output.TextColumn("SUBMITS"),
-)
 _DONE = {"pause_recurring": "paused", "resume_recurring": "resumed", "remove": "removed"}
 """Participles of the verbs, for confirmations."""
 _FAR = timedelta(days=300)
@@ -146,20 +136,17 @@ def list_(session: Session, as_json: bool) -> None:
         print_json([recurring_json(entry) for entry in entries])
         return
     now = bootstrap.clock().now()
-    rows = [
-        (
-            str(entry.id),
-            "paused" if entry.paused else _short(entry.next_at, now),
-            _short(entry.last_at, now),
-            str(entry.last_job_id or "-"),
-            entry.expression,
-            entry.zone,
-            entry.name or "-",
-            submission_words(entry.submission),
-        )
-        for entry in entries
-    ]
-    lines = output.lines(COLUMNS, rows, terminal.width()) if rows else ["no recurring jobs"]
+    columns: tuple[tuple[TextColumn, Callable[[RecurringJob], str]], ...] = (
+        (TextColumn("ID", right=True), lambda entry: str(entry.id)),
+        (TextColumn("NEXT"), lambda entry: "paused" if entry.paused else _short(entry.next_at, now)),
+        (TextColumn("LAST"), lambda entry: _short(entry.last_at, now)),
+        (TextColumn("JOB", right=True), lambda entry: str(entry.last_job_id or "-")),
+        (TextColumn("WHEN", 24, least=13), lambda entry: entry.expression),
+        (TextColumn("ZONE", 20, least=4), lambda entry: entry.zone),
+        (TextColumn("NAME", 20, least=4), lambda entry: entry.name or "-"),
+        (TextColumn("SUBMITS"), lambda entry: submission_words(entry.submission)),
+    )
+    lines = output.table(columns, entries) if entries else ["no recurring jobs"]
     terminal.write("\n".join(lines) + "\n")
     if terminal.is_tty(terminal.ERR):
         terminal.write_lines((f"{plain(note)}\n" for note in footnotes(entries, now)), err=True)

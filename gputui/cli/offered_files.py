@@ -15,7 +15,8 @@ from gputui.cli import terminal
 from gputui.cli.main import CommandGroup
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
-from gputui.config import listen_address, typed_path
+from gputui.config import typed_path
+from gputui.config.settings_file import listen_address
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.settings import MetricsSettings
 from gputui.domain.text import plain

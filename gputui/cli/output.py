@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import click
 from msgspec import Struct
@@ -30,6 +30,7 @@ def print_json(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
     terminal.write(json_text(value) + "\n")
 
 
+T = TypeVar("T")
 _Cell: TypeAlias = tuple[str, int]
 """Text of a cell, and its width in columns of a terminal."""
 GAP = "  "
@@ -76,6 +77,11 @@ def lines(columns: Sequence[TextColumn], rows: Iterable[Sequence[str]], total: i
         for row in cells
     )
     return [line if total is None or width(line) <= total else fit(line, total) for line in found]
+
+
+def table(columns: Sequence[tuple[TextColumn, Callable[[T], str]]], found: Iterable[T]) -> list[str]:
+    rows = ([cell(each) for _, cell in columns] for each in found)
+    return lines([column for column, _ in columns], rows, terminal.width())
 
 
 @lru_cache(maxsize=16384)

@@ -336,9 +336,7 @@ def history(
             terminal.write_lines(array_parts(map(job_json, listed)))  # one at a time: all may not fit into memory
             terminal.write("\n")
         else:
-            cells = ([cell(job) for _, cell in shown] for job in listed)
-            lines = output.lines([column for column, _ in shown], cells, terminal.width())
-            terminal.write("\n".join(lines) + "\n")
+            terminal.write("\n".join(output.table(shown, listed)) + "\n")
         is_more = bool(limit) and next(found, None) is not None
     if is_more:
         terminal.tell(f"the latest {limit} are listed: --limit 0 lists all that match")

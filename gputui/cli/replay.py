@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from gputui.cli import output, terminal
 from gputui.cli.output import FiniteRange, TextColumn, print_json
 from gputui.cli.session import Session, pass_session
-from gputui.config import value_of_text
+from gputui.config.settings_file import value_of_text
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.policy.planning_context import LONGEST
 from gputui.domain.settings import PolicySettings, TenantSettings

@@ -308,9 +308,7 @@ def list_tenants(session: Session, as_json: bool) -> None:
             ]
         )
         return
-    rows = [[cell(each) for _, cell in TENANT_COLUMNS] for each in found]
-    columns = [column for column, _ in TENANT_COLUMNS]
-    written = output.lines(columns, rows, terminal.width()) if found else ["no tenants"]
+    written = output.table(TENANT_COLUMNS, found) if found else ["no tenants"]
     terminal.write("\n".join(written) + "\n")
 
 

@@ -16,7 +16,8 @@ from gputui.cli import terminal
 from gputui.cli.main import owned_commands
 from gputui.cli.output import FiniteRange
 from gputui.cli.session import Session, pass_session
-from gputui.config import Options, listen_address
+from gputui.config import Options
+from gputui.config.settings_file import listen_address
 from gputui.domain.errors import CapabilityError, GputuiError, InputError, install_line
 from gputui.request.job_values import duration
 

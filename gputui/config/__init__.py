@@ -12,24 +12,11 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.config.settings_file import SIZES, TABLES, listen_address, load_merged, read_toml, value_of_text
+from gputui.config.settings_file import load_merged
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import RUNTIMES
 from gputui.domain.settings import Settings
 from gputui.domain.text import plain, shown
-
-__all__ = [
-    "SIZES",
-    "TABLES",
-    "Options",
-    "ProbeSpec",
-    "listen_address",
-    "load_merged",
-    "parse_probe",
-    "read_toml",
-    "resolve",
-    "value_of_text",
-]
 
 SITE_CONFIG = Path("/etc/gputui/config.toml")
 ROOT_STATE = Path("/var/lib/gputui")

@@ -27,7 +27,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from gputui.config import listen_address
+from gputui.config.settings_file import listen_address
 from gputui.domain.errors import Blame, Cause, CauseCode, InputError
 from gputui.domain.event import Change, JobChanges
 from gputui.domain.job import Attempt, Job

@@ -158,7 +158,6 @@ MOST = 8
 """Maximum number of concurrent requests; a further one takes the place of a slow one, or is closed."""
 SLOW = 5.0
 """Seconds after which a request that is answered may lose its place."""
-_PATHS = {"/metrics"}
 _LINK = b'<!doctype html><title>gputui</title><a href="/metrics">metrics</a>\n'
 Environ: TypeAlias = dict[str, Any]
 StartResponse: TypeAlias = Callable[..., Any]
@@ -285,7 +284,7 @@ class MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
             start_response("401 Unauthorized", [("WWW-Authenticate", 'Basic realm="gputui"')])
             return [b"name and password are needed\n"]
         path = environ.get("PATH_INFO", "")
-        if path not in _PATHS:
+        if path != "/metrics":
             start_response("200 OK" if path == "/" else "404 Not Found", [("Content-Type", "text/html")])
             return [_LINK if path == "/" else b"not found\n"]
         # answer in the text format, which every Prometheus reads: OpenMetrics takes twice as long

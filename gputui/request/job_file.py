@@ -16,8 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import NODEFAULT, Struct, structs
 
-from gputui.config import SIZES, TABLES, read_toml
-from gputui.config.settings_file import CHOICES, GPU_LISTS, OVERRIDABLE, SERVERS
+from gputui.config.settings_file import CHOICES, GPU_LISTS, OVERRIDABLE, SERVERS, SIZES, TABLES, read_toml
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import Submission
 from gputui.domain.pod_template import KubernetesSettings

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
-from gputui.config import listen_address
+from gputui.config.settings_file import listen_address
 from gputui.domain.errors import InputError
 from gputui.domain.settings import MetricsSettings, Settings
 from gputui.metrics import server
