@@ -295,12 +295,11 @@ class Tracker(Struct, eq=False):
         return QueueChanges(list(jobs.values()), gone, order, reasons, no_reason, tuple(starts.items()), no_start)
 
 
-class FieldTracker:
+class FieldTracker(Struct, eq=False):
     """The fields of a snapshot that are sent whole, as one class of callers sees them, and since when."""
 
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[int, bytes]] = {}
-        self._number = -1
+    _known: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    _number: int = -1
 
     def take(self, seen: Snapshot, number: int, whole: Snapshot, encoded: dict[str, bytes]) -> None:
         """Take the fields of a snapshot, of which `encoded` has the bytes of those that all see alike, by name."""

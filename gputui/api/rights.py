@@ -55,37 +55,28 @@ class _Remembered(Struct, frozen=True):
     until: float
 
 
-class AccountNames:
+class AccountNames(Struct, eq=False, kw_only=True):
     """Names, ids and groups of accounts. Safe to use from any thread; each answer is remembered for some minutes.
 
     What a hanging database does not tell in time is as before, else unknown: so it takes no rights from those it told
-    of before, and gives none.
+    of before, and gives none. `name_of` and the others ask the database, may hang, and raise KeyError for what it does
+    not have.
     """
 
-    def __init__(
-        self,
-        *,
-        patience: float = PATIENCE,
-        now: Callable[[], float] = time.monotonic,
-        name_of: Callable[[int], str] = lambda uid: pwd.getpwuid(uid).pw_name,
-        uid_of: Callable[[str], int] = lambda name: pwd.getpwnam(name).pw_uid,
-        gid_of: Callable[[str], int] = lambda name: grp.getgrnam(name).gr_gid,
-        groups_of: Callable[[str], tuple[int, ...]] = lambda name: tuple(
-            os.getgrouplist(name, pwd.getpwnam(name).pw_gid)
-        ),
-    ) -> None:
-        """`name_of` and the others ask the database, may hang, and raise KeyError for what it does not have."""
-        self._patience, self._now = patience, now
-        self._name_of, self._uid_of, self._gid_of = name_of, uid_of, gid_of
-        self._groups_of = groups_of
-        self._lock = threading.Condition()
-        self._known: dict[Hashable, _Remembered] = {}
-        self._asked: set[Hashable] = set()
-        self._paused_until = 0.0
+    patience: float = PATIENCE
+    now: Callable[[], float] = time.monotonic
+    name_of: Callable[[int], str] = lambda uid: pwd.getpwuid(uid).pw_name
+    uid_of: Callable[[str], int] = lambda name: pwd.getpwnam(name).pw_uid
+    gid_of: Callable[[str], int] = lambda name: grp.getgrnam(name).gr_gid
+    groups_of: Callable[[str], tuple[int, ...]] = lambda name: tuple(os.getgrouplist(name, pwd.getpwnam(name).pw_gid))
+    _lock: threading.Condition = field(default_factory=threading.Condition)
+    _known: dict[Hashable, _Remembered] = field(default_factory=dict)
+    _asked: set[Hashable] = field(default_factory=set)
+    _paused_until: float = 0.0
 
     def name(self, uid: int) -> str:
         """Return the name of the account, or the number where there is none."""
-        return self._answer(("name", uid), lambda: self._name_of(uid)) or str(uid)
+        return self._answer(("name", uid), lambda: self.name_of(uid)) or str(uid)
 
     def number(self, name: str) -> tuple[int | None, bool]:
         """Return the id of a name of the settings, `alice`, `1000` or `@group`, and whether it is a group's.
@@ -96,12 +87,12 @@ class AccountNames:
         is_group = word != name
         if word.isascii() and word.isdigit() and len(word) < 11:
             return int(word), is_group
-        ask = self._gid_of if is_group else self._uid_of
+        ask = self.gid_of if is_group else self.uid_of
         return self._answer(("number", name), lambda: ask(word)), is_group
 
     def groups(self, uid: int) -> tuple[int, ...]:
         """Return the groups that the database knows the account to be in; none if it knows none."""
-        return self._answer(("groups", uid), lambda: self._groups_of(self._name_of(uid))) or ()
+        return self._answer(("groups", uid), lambda: self.groups_of(self.name_of(uid))) or ()
 
     def home(self, uid: int) -> str:
         """Return the home directory of the account; empty where it is unknown."""
@@ -114,19 +105,19 @@ class AccountNames:
             with suppress(Exception):  # a border: who asks waits, and a database of accounts may be anybody's
                 value, kept = ask(), KEPT
             with self._lock:
-                self._known[about] = _Remembered(value, self._now() + kept)
+                self._known[about] = _Remembered(value, self.now() + kept)
                 self._asked.discard(about)
                 self._lock.notify_all()
 
         with self._lock:
-            now, known = self._now(), self._known.get(about)
+            now, known = self.now(), self._known.get(about)
             if known is not None and now < known.until:
                 return known.value
             if about not in self._asked and len(self._asked) < MOST_QUESTIONS:
                 self._asked.add(about)
                 threading.Thread(target=work, name="accounts", daemon=True).start()
-            if now >= self._paused_until and not self._lock.wait_for(lambda: about not in self._asked, self._patience):
-                self._paused_until = self._now() + PAUSE
+            if now >= self._paused_until and not self._lock.wait_for(lambda: about not in self._asked, self.patience):
+                self._paused_until = self.now() + PAUSE
             found = self._known.get(about)
             return found.value if found is not None else None
 

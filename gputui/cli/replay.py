@@ -40,6 +40,7 @@ NOT_REPLAYED = frozenset(
     | {"prefer", "reservation_grace", "reservations", "share", "share_jobs", "tenants"}
 )
 """Settings without effect in a replay, since jobs of a trace ask for nothing but a number of GPUs."""
+REPLAYED = [name for name in PolicySettings.__struct_fields__ if name not in NOT_REPLAYED]
 _TABLE, _TENANT = "policy.", "tenants."
 _SHOWN = 60
 
@@ -86,10 +87,6 @@ def settings_json(settings: PolicySettings, keys: Iterable[str]) -> dict[str, An
     return {key: value.total_seconds() if isinstance(value, timedelta) else value for key, value in values.items()}
 
 
-def replayed() -> list[str]:
-    return [name for name in PolicySettings.__struct_fields__ if name not in NOT_REPLAYED]
-
-
 def _pair(text: str, where: str) -> tuple[str, str]:
     """Return full name and value of `policy.SETTING=VALUE`; the table's name may be omitted."""
     key, equals, value = text.partition("=")
@@ -113,10 +110,10 @@ def _variant(settings: PolicySettings, changes: Mapping[str, str], option: str) 
             known[name] = replace(known.get(name, TenantSettings(name)), **{field: value})
             settings = replace(settings, tenants=tuple(known.values()))
         elif key in NOT_REPLAYED:
-            hint = "those that do: " + ", ".join([*replayed(), f"{_TENANT}NAME.weight"])
+            hint = "those that do: " + ", ".join([*REPLAYED, f"{_TENANT}NAME.weight"])
             raise InputError("changes nothing in a replay", where=where, hint=hint)
         else:
-            settings = replace(settings, **{key: value_of_text(PolicySettings, key, text, where, replayed())})
+            settings = replace(settings, **{key: value_of_text(PolicySettings, key, text, where, REPLAYED)})
     name = " ".join(f"{key.removeprefix(_TABLE)}={value}" for key, value in changes.items())
     return Variant(plain(name), changes, settings)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from itertools import chain
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -227,7 +227,16 @@ def explain_command(session: Session, as_json: bool, ids: tuple[Named, ...]) -> 
             found = explain(snapshot, job, session.options.settings, now)
         as_object, lines = explanation_json(job, found), explained(job, found, now)
     else:
-        as_object, lines = engine_json(job, snapshot), engine_story(job, snapshot)
+        reason, place, at = _in_engine(job, snapshot)
+        as_object = {
+            "id": job.id,
+            "reason": {"code": str(reason.code), "text": reason.text} if reason else None,
+            "position": place,
+            "waiting": len(snapshot.order),
+            "expected_start_at": at.isoformat() if at else None,
+            "priority": job.priority,
+        }
+        lines = engine_story(job, snapshot)
     if as_json:
         print_json(as_object)
     else:
@@ -260,18 +269,6 @@ def engine_story(job: Job, snapshot: Snapshot) -> Iterator[str]:
         left = format_duration(max(at - snapshot.taken_at, timedelta()))
         yield f"expected  {at.astimezone():%Y-%m-%d %H:%M:%S %Z}, in {left}"
     yield f"priority  {job.priority}"
-
-
-def engine_json(job: Job, snapshot: Snapshot) -> dict[str, Any]:
-    reason, place, at = _in_engine(job, snapshot)
-    return {
-        "id": job.id,
-        "reason": {"code": str(reason.code), "text": reason.text} if reason else None,
-        "position": place,
-        "waiting": len(snapshot.order),
-        "expected_start_at": at.isoformat() if at else None,
-        "priority": job.priority,
-    }
 
 
 def _in_engine(job: Job, snapshot: Snapshot) -> tuple[Reason | None, int | None, datetime | None]:

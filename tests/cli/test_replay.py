@@ -315,7 +315,7 @@ def test_without_a_history_there_is_nothing_to_replay(
 
 def test_the_page_names_every_policy_column_and_setting() -> None:
     page = (Path(__file__).parents[2] / "docs" / "replay.md").read_text(encoding="utf-8")
-    names = {*policies.POLICIES, *trace.REQUIRED, *trace.OPTIONAL, *replay.replayed()}
+    names = {*policies.POLICIES, *trace.REQUIRED, *trace.OPTIONAL, *replay.REPLAYED}
     assert [name for name in sorted(names) if f"`{name}`" not in page] == []
     listed = re.findall(r"`([a-z_]+)`", page.partition("### Settings that can be tried")[2].partition("## The jobs")[0])
-    assert [name for name in listed if name not in ("none", *replay.replayed())] == []
+    assert [name for name in listed if name not in ("none", *replay.REPLAYED)] == []
