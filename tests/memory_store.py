@@ -258,8 +258,9 @@ class MemoryJobStore:
         """Return None: other processes do not write here."""
         return None
 
-    def past(self, since: datetime | None = None) -> Iterator[Job]:
+    def past(self, since: datetime | None = None, until: datetime | None = None) -> Iterator[Job]:
         """Yield finished jobs that left the queue, latest month first; with `since`, those that ended since."""
+        del until
         contents = self._contents
         left = (job.without(contents.entries.spans) for job in contents.history.values())
         finished = (job for job in left if job is not None and (since is None or job.end >= since))

@@ -448,8 +448,8 @@ class CallerQueue(Struct, eq=False):
     def watch(self) -> None:
         return None
 
-    def past(self, since: datetime | None = None) -> Iterator[Job]:
-        return self._visibility.jobs(self._store.past(since), self._caller)
+    def past(self, since: datetime | None = None, until: datetime | None = None) -> Iterator[Job]:
+        return self._visibility.jobs(self._store.past(since, until), self._caller)
 
     def records(self, since: datetime | None = None) -> Iterator[JobRecord]:
         return self._store.records(since)

@@ -111,8 +111,11 @@ class Queue(Protocol):
     def watch(self) -> StoreWatch | None:
         """Return a watch for changes from now on; None: the version has to be compared now and then."""
 
-    def past(self, since: datetime | None = None) -> Iterator[Job]:
-        """Yield finished jobs that left the queue, the latest month first, else unordered; `since`: ended since."""
+    def past(self, since: datetime | None = None, until: datetime | None = None) -> Iterator[Job]:
+        """Yield finished jobs that left the queue, the latest month first, else unordered; `since`: ended since.
+
+        `until`: those of later months may be left out.
+        """
 
     def records(self, since: datetime | None = None) -> Iterator[JobRecord]:
         """Yield the accounting records of all jobs in the queue, and of those that `past` yields, unordered."""

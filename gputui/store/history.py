@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
@@ -27,7 +28,7 @@ from gputui.domain.errors import GputuiError, StoreFormatError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.kept_data import KeepLimits, KeptData
-from gputui.domain.runs import Run, Runs, Spans, find, joined_spans
+from gputui.domain.runs import Runs, Spans, find, joined_spans
 from gputui.domain.settings import StoreSettings
 from gputui.domain.text import plural
 from gputui.store.codec import JOBS, UNREADABLE, Document, decode_job, is_id, part_of_entry, runs_in
@@ -70,7 +71,7 @@ def jobs_to_archive(jobs: Iterable[Job], settings: StoreSettings, now: datetime)
 
 
 def month_of(moment: datetime) -> str:
-    return f"{moment:%Y-%m}"
+    return f"{moment.astimezone(UTC):%Y-%m}"
 
 
 def month_files(directory: Path, kind: str) -> list[Path]:
@@ -237,6 +238,8 @@ def _month(path: Path) -> datetime:
 
 _LINE = re.compile(rb'^\{"id":(\d{1,18}),(?:"runs":(\[[\d,\[\]]*\]),)?[^\n]*\n', re.MULTILINE)
 _PART = 1 << 24
+NO_MONTH = "9999-99"
+"""After all months."""
 
 
 class _HistoryLine(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -256,20 +259,21 @@ class _Index(Struct):
     read_to: int = 0
     damaged: int = 0
     """Number of lines that are not jobs."""
-    starts: dict[str, int] = field(default_factory=dict)
-    """Offset of the last line of each single job, by key."""
+    starts: dict[int, int] = field(default_factory=dict)
+    """Offset of the last line of each single job."""
     entries: dict[int, Runs] = field(default_factory=dict)
     """Elements of entries by the offsets of their lines."""
+    spans: Spans = Spans()
 
     def rows(self) -> list[_HistoryPlace]:
         """Return the last line of each job and all lines of entries, last line first."""
-        rows = [_HistoryPlace(int(key), start) for key, start in self.starts.items()]
+        rows = [_HistoryPlace(job_id, start) for job_id, start in self.starts.items()]
         rows += [_HistoryPlace(runs[0].id, start, runs) for start, runs in self.entries.items()]
         return sorted(rows, key=lambda row: row.start, reverse=True)
 
     def find(self, job_id: int) -> _HistoryPlace | None:
         """Return the last line of a job."""
-        alone = self.starts.get(str(job_id), -1)
+        alone = self.starts.get(job_id, -1)
         start = max((start for start, runs in self.entries.items() if find(runs, job_id)), default=-1)
         if start > alone:
             return _HistoryPlace(self.entries[start][0].id, start, self.entries[start])
@@ -291,6 +295,8 @@ class HistoryFiles(Struct):
     _indices: dict[Path, _Index] = field(default_factory=dict)
     _undecodable: set[str] = field(default_factory=set)
     """Keys of jobs that could not be decoded."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held while an index is extended."""
 
     def add(self, month: str, documents: Mapping[str, Document]) -> None:
         """Append jobs to the file of their month, durably."""
@@ -309,15 +315,22 @@ class HistoryFiles(Struct):
         return None
 
     def latest_first(
-        self, kind: type[AnyJob], since_month: str | None, decode: Callable[[str, Document], AnyJob | None]
+        self,
+        kind: type[AnyJob],
+        since_month: str | None,
+        decode: Callable[[str, Document], AnyJob | None],
+        until_month: str = NO_MONTH,
     ) -> Iterator[AnyJob]:
         """Yield the jobs of each line, last month and last line first; `decode` returns None for unreadable lines.
 
         A file with damaged lines or lines of an older schema is read again from its end, slowly.
         """
         for path in reversed(month_files(self.directory, "history")):
-            if since_month is not None and path.stem.removeprefix("history-") < since_month:
+            month = path.stem.removeprefix("history-")
+            if since_month is not None and month < since_month:
                 return
+            if month > until_month:
+                continue
             for jobs in jobs_backwards(path, kind) if path.suffix == ".jsonl" else [None]:
                 if jobs is None:
                     found = (decode(key, document) for key, document in self._read(path, self._rows(path)))
@@ -345,13 +358,19 @@ class HistoryFiles(Struct):
 
     def highest_id(self) -> int:
         """Return the highest id in any month; 0 when there is none."""
-        rows = (row for path in month_files(self.directory, "history") for row in self._rows(path))
-        return max((row.runs[-1].end - 1 if row.runs else row.id for row in rows), default=0)
+        return max((end - 1 for _, end in self.spans().parts), default=0)
 
-    def spans(self) -> Spans:
-        rows = [row for path in month_files(self.directory, "history") for row in self._rows(path)]
-        runs = (row.runs or (Run(row.id, 0, 1),) for row in rows)
-        return joined_spans((run.id, run.end) for each in runs for run in each)
+    def spans(self, after_month: str = "") -> Spans:
+        """Return the ids in the months after that one."""
+        found: list[tuple[int, int]] = []
+        for path in month_files(self.directory, "history"):
+            if path.stem.removeprefix("history-") <= after_month:
+                continue
+            if path.suffix == ".jsonl":
+                found += self._index(path).spans.parts
+            else:
+                found += ((int(key), int(key) + 1) for key in self._old_ids(path))
+        return joined_spans(found)
 
     def _rows(self, path: Path) -> list[_HistoryPlace]:
         """Return the jobs in a file, last line first; reads only lines appended since the last call."""
@@ -384,12 +403,13 @@ class HistoryFiles(Struct):
 
     def _index(self, path: Path) -> _Index:
         """Return the index of a file, extended by the lines appended since the last call."""
-        with os_errors(path), os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
+        with self._lock, os_errors(path), os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
             status = os.fstat(file.fileno())
             index = self._indices.get(path)
             if index is None or index.inode != status.st_ino or status.st_size < index.read_to:
                 index = self._indices[path] = _Index(status.st_ino)
             file.seek(index.read_to)
+            new = [*index.spans.parts]
             while (part := file.read(_PART)) and (end := part.rfind(b"\n") + 1):
                 index.damaged += part.count(b"\n", 0, end)
                 for match in _LINE.finditer(part, 0, end):
@@ -400,10 +420,15 @@ class HistoryFiles(Struct):
                         runs = runs_in({"runs": decode_json(match[2])}) if match[2] else ()
                     if runs:
                         index.entries[start] = runs
+                        new += ((run.id, run.end) for run in runs)
                     else:
-                        index.starts[str(int(match[1]))] = start
+                        job_id = int(match[1])
+                        index.starts[job_id] = start
+                        new.append((job_id, job_id + 1))
                 index.read_to += end
                 file.seek(index.read_to)
+            if len(new) > len(index.spans.parts):
+                index.spans = joined_spans(new)
         return index
 
     # files of 0.1
@@ -436,7 +461,7 @@ def job_of(line: bytes, path: Path) -> tuple[int, Document]:
     return found.id, found.job
 
 
-PART = 1 << 24
+PART = 1 << 21
 """Bytes that are decoded at once; a longer line is left to the slower method."""
 _HEAD = re.compile(rb'(\{"id":\d{1,18},)(?:"runs":\[[\d,\[\]]*\],)?"schema":%d,"job":\{' % SCHEMA)
 """Beginning of a line, up to its job."""

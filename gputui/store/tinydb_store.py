@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from gputui.domain.errors import InputError, NotFoundError, StoreBusyError, Stor
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, JobSpec
 from gputui.domain.recurring import RecurringJob
-from gputui.domain.runs import Run
+from gputui.domain.runs import Run, joined_spans
 from gputui.domain.settings import StoreSettings
 from gputui.domain.snapshot import Controls, Unreadable
 from gputui.store.codec import (
@@ -42,7 +42,7 @@ from gputui.store.codec import (
     runs_in,
 )
 from gputui.store.files import QUEUE, FileAccess, StoreLock, log_waiting, open_directory
-from gputui.store.history import HistoryFiles, Trimmer, jobs_to_archive, latest, month_of, submission_entries
+from gputui.store.history import NO_MONTH, HistoryFiles, Trimmer, jobs_to_archive, latest, month_of, submission_entries
 from gputui.store.queue_files import JournalEntry, Meta, lock_path, new_store_id, read_meta
 from gputui.store.storage import JournalDB, JournalStorage, begin_queue, check_not_orphaned
 
@@ -336,9 +336,12 @@ class TinyJobStore:
     def watch(self) -> None:
         return None
 
-    def past(self, since: datetime | None = None) -> Iterator[Job]:
-        months = None if since is None else month_of(since)
-        for job in latest(self._history.latest_first(Job, months, self._history.decoded), self.jobs().spans):
+    def past(self, since: datetime | None = None, until: datetime | None = None) -> Iterator[Job]:
+        first, last, gone = None if since is None else month_of(since), NO_MONTH, self.jobs().spans
+        if until is not None:
+            last = month_of(until)
+            gone = joined_spans((*gone.parts, *self._history.spans(last).parts))
+        for job in latest(self._history.latest_first(Job, first, self._history.decoded, last), gone):
             if since is None or job.end >= since:
                 yield job
 
@@ -433,4 +436,4 @@ class TinyJobStore:
 
 
 def _month(job: Job) -> str:
-    return month_of(job.end.astimezone(UTC))
+    return month_of(job.end)

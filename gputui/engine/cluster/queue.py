@@ -114,8 +114,9 @@ class EngineQueue(Struct, eq=False):
         job = self.get(number)
         return found if str(found := number_of(job)).startswith(str(number)) else job.id
 
-    def past(self, since: datetime | None = None) -> Iterator[Job]:
+    def past(self, since: datetime | None = None, until: datetime | None = None) -> Iterator[Job]:
         """Yield jobs that the engine has forgotten, the latest month of their end first."""
+        del until
         return iter(sorted(self._forgotten(since), key=lambda job: f"{job.end:%Y-%m}", reverse=True))
 
     def records(self, since: datetime | None = None) -> Iterator[JobRecord]:
