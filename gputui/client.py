@@ -301,7 +301,8 @@ class Client:
 
     def history(self, since: datetime | None = None) -> Iterator[JobInfo]:
         """Yield jobs that have ended and are no longer in the queue, the latest month first."""
-        return self._pages("/v1/history", "cursor", {"since": since.isoformat() if since else None})
+        query = {"since": since.isoformat() if since else None, "limit": 5000}  # each page costs a month's reading
+        return self._pages("/v1/history", "cursor", query)
 
     def _pages(self, path: str, place: str, query: Mapping[str, object]) -> Iterator[JobInfo]:
         at: str | None = None

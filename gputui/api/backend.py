@@ -12,16 +12,16 @@ from weakref import WeakSet
 
 from msgspec import Struct
 
-from gputui.api.client import ApiClient, Reply, new_key
-from gputui.api.http import OWN, AboutView, Acted, ChangeNumber, NewJobs, Undone, UndoRequest, own_json
+from gputui.api.client import VERSIONS, ApiClient, new_key
+from gputui.api.http import JOBS, OWN, RECORDS, AboutView, Acted, ChangeNumber, NewJobs, Undone, UndoRequest, own_json
 from gputui.api.streams import SUBMIT, EventWatch, Follower, StreamClient
 from gputui.domain.access import HOW_TO_USE, AuditEntry, job_of, stored_key, targets_of
-from gputui.domain.accounting import JobRecord, record_of
+from gputui.domain.accounting import JobRecord
 from gputui.domain.action import Action
 from gputui.domain.arrays import Entries, places_of
 from gputui.domain.cluster import GPUTUI, Capability, Caps
 from gputui.domain.container import ProcessRow, Shell
-from gputui.domain.decoding import decode_json
+from gputui.domain.decoding import decode_json, json_decoder
 from gputui.domain.errors import GputuiError, NoOwnerError, NotFoundError, StoreBusyError
 from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import JobId, Submission
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PAGE = 1000
-"""Ended jobs that are asked for at a time."""
+_SILENCE = 60.0
+"""Seconds without a part of the history after which it is cut."""
 _FRESH = 0.1
 """Seconds for which a picture serves all reads of a command; changes by the command itself end it."""
 _AUDIT = 100_000
@@ -242,18 +242,13 @@ class ApiBackend:
         return self.ask(f"/v1/jobs/{job_id}", Job, lambda local: local.job(job_id))
 
     def history(self, since: datetime | None = None) -> Iterator[Job]:
-        query: dict[str, object] = {"since": None if since is None else since.isoformat(), "limit": PAGE}
+        return self.read_by(lambda client: _past(client, since, JOBS, Job), lambda local: iter(local.history(since)))
 
-        def page(client: ApiClient, cursor: str | None = None) -> Reply:
-            return client.request("GET", "/v1/history", query={**query, "cursor": cursor}, headers=_OWN)
+    def records(self, since: datetime | None = None) -> Iterator[JobRecord]:
+        def ask(client: ApiClient) -> Iterator[JobRecord]:
+            return _past(client, since, RECORDS, JobRecord)
 
-        def pages(reply: Reply) -> Iterator[Job]:
-            yield from decode_json(reply.body, tuple[Job, ...])
-            while (cursor := reply.headers.get("next")) is not None:
-                reply = page(self._client, cursor)
-                yield from decode_json(reply.body, tuple[Job, ...])
-
-        return self.read_by(lambda client: pages(page(client)), lambda local: iter(local.history(since)))
+        return self.read_by(ask, lambda local: local.queue.records(since))
 
     def log(
         self,
@@ -391,12 +386,12 @@ class ApiQueue(Struct, eq=False):
     def watch(self) -> StoreWatch | None:
         return self._backend.watch()
 
-    def past(self, since: datetime | None = None) -> Iterator[Job]:
+    def past(self, since: datetime | None = None, until: datetime | None = None) -> Iterator[Job]:
+        del until
         return self._backend.history(since)
 
     def records(self, since: datetime | None = None) -> Iterator[JobRecord]:
-        yield from map(record_of, self.jobs().values())
-        yield from map(record_of, self.past(since))
+        return self._backend.records(since)
 
     def audit_log(self, target: str | None = None) -> Iterator[AuditEntry]:
         job_id = None if target is None else job_of(target)
@@ -422,6 +417,27 @@ class ApiQueue(Struct, eq=False):
 
     def unreadable(self) -> tuple[Unreadable, ...]:
         return self._backend.picture().unreadable
+
+
+def _past(client: ApiClient, since: datetime | None, content_type: str, kind: type[T]) -> Iterator[T]:
+    """Ask for the whole history; return what yields it as it comes."""
+    query = {"since": None if since is None else since.isoformat()}
+    stream = client.stream("/v1/history", query=query, headers={"Accept": content_type}, silence=_SILENCE)
+    if stream.exchange.headers.get("content-type") != content_type:
+        stream.close()
+        raise GputuiError("the owner of the queue does not send its history whole", hint=VERSIONS)
+
+    def jobs() -> Iterator[T]:
+        decoder, rest, last = json_decoder(tuple[kind, ...]), b"", True  # type: ignore[valid-type]
+        for part in stream:
+            whole, _, rest = (rest + part).rpartition(b"\n")
+            for found in decoder.decode_lines(whole):
+                yield from found
+                last = bool(found)
+        if last:
+            raise GputuiError("the connection was cut before the whole history came", hint="ask again")
+
+    return jobs()
 
 
 def _snapshot(client: ApiClient) -> Snapshot:

@@ -160,7 +160,7 @@ class Exchange(Struct, eq=False):
             size += len(line)
             name, colon, value = line.partition(b":")
             if not colon or size > LONGEST_HEAD:
-                raise GputuiError("what answers is no owner of a queue", hint=_VERSIONS)
+                raise GputuiError("what answers is no owner of a queue", hint=VERSIONS)
             self.headers[name.decode("latin-1").lower()] = value.strip().decode("latin-1")
 
     def _more(self) -> bool:
@@ -256,13 +256,13 @@ class ByteStream(Struct, eq=False):
     """Parts of an answer without an end. Iterate in one thread; close from any."""
 
     _wire: Wire
-    _exchange: Exchange
+    exchange: Exchange
     is_whole: bool = False
     """True once the answer has ended properly; else the connection was cut, or silent for too long."""
 
     def __iter__(self) -> Iterator[bytes]:
         try:
-            yield from self._exchange.parts()
+            yield from self.exchange.parts()
             self.is_whole = True
         except _CutError:
             pass
@@ -357,7 +357,7 @@ class ApiClient:
         try:
             return decode_json(reply.body, result)
         except msgspec.MsgspecError as error:
-            raise GputuiError(f"the answer to {method} {path} cannot be read: {error}", hint=_VERSIONS) from error
+            raise GputuiError(f"the answer to {method} {path} cannot be read: {error}", hint=VERSIONS) from error
 
     def request(
         self,
@@ -411,7 +411,7 @@ class ApiClient:
         def finish(wire: Wire, exchange: Exchange) -> tuple[socket.socket, bytes]:
             if exchange.status != 101:
                 wire.close()
-                raise GputuiError("the owner of the queue opened no stream", hint=_VERSIONS)
+                raise GputuiError("the owner of the queue opened no stream", hint=VERSIONS)
             return wire.detach(), exchange.take_rest()
 
         return self._tried(self._message(method, path, body, query or {}, key, more), finish)
@@ -484,7 +484,7 @@ class ApiClient:
         wire.close()
 
 
-_VERSIONS = "the owner may run another gputui: restart it with this one"
+VERSIONS = "the owner may run another gputui: restart it with this one"
 
 
 def error_of(status: int, headers: Mapping[str, str], body: bytes) -> GputuiError:

@@ -178,7 +178,8 @@ FORECAST_TIME = 10.0
 MOST_FORESEEN = 100
 """Actions of one forecast: each is checked before the time of the forecast begins."""
 MOST_LISTED = 100_000
-_MOST_WAITING = 1024**2
+_MOST_WAITING = 4 * 1024**2
+_IN_A_LINE = 100
 """Bytes of an answer that wait for the client."""
 
 
@@ -281,17 +282,22 @@ class Handlers(Struct, eq=False):
             return encoded(tuple(jobs), headers=headers)
         return encoded([job_json(job, snapshot) for job in jobs], headers=headers)
 
-    def history(self, call: Call) -> Response:
-        left: Iterator[Job] = by_month(call.backend.history(call.query["since"]))
+    def history(self, call: Call) -> Answer:
+        since, queue, accepted = call.query["since"], call.backend.queue, call.request.headers.get("accept", "")
+        if accepted in {http.JOBS, http.RECORDS}:
+            return _streamed(_lines(queue.past(since) if accepted == http.JOBS else queue.records(since)), accepted)
+        until = None
         if cursor := call.query["cursor"]:
             at, dash, number = cursor.rpartition("-")
             try:
                 if not dash or not number.isdigit() or len(cursor) > 64:
                     raise ValueError
-                last = -float(at), -int(number)
-            except ValueError:
+                last, until = (-float(at), -int(number)), datetime.fromtimestamp(float(at), UTC)
+            except (ValueError, OverflowError, OSError):
                 hint = "take it from the header Next"
                 raise InputError("it is no place in the history", where="cursor", hint=hint) from None
+        left: Iterator[Job] = by_month(queue.past(since, until))
+        if until is not None:
             left = (job for job in left if latest_first(job) > last)
         page, is_more = _page(left, call.query["limit"])
         headers = (("Next", f"{page[-1].end.timestamp()!r}-{page[-1].id}"),) if is_more else ()
@@ -481,27 +487,7 @@ class Handlers(Struct, eq=False):
     def backup(self, call: Call) -> Answer:
         if (make := self._services.backup) is None:
             raise CapabilityError("this owner of the queue does not have it", hint="gputui state backup")
-        parts = iter(make())
-        first = next(parts, b"")  # an error that it may have is told as one
-
-        def begin(out: http.Outlet) -> Callable[[], object]:
-            """Send the parts from a thread of their own, as fast as the client takes them, until it is gone."""
-            is_over = threading.Event()
-
-            def send() -> None:
-                try:
-                    for part in chain((first,), parts):
-                        while out.waiting > _MOST_WAITING and not is_over.wait(0.05):
-                            pass
-                        if is_over.is_set() or not out.send(part):
-                            return
-                finally:  # or the client would wait for ever
-                    out.close()
-
-            threading.Thread(target=send, name="gputui-backup", daemon=True).start()
-            return is_over.set
-
-        return http.Stream(begin, "application/gzip")
+        return _streamed(iter(make()), "application/gzip")
 
     def metrics(self, call: Call) -> Answer:
         if not (page := self._services.metrics() if self._services.metrics is not None else b""):
@@ -531,6 +517,37 @@ def _checked_limit(limit: int) -> int:
     if not 0 < limit <= MOST_LISTED:
         raise InputError("it is out of range", where="limit", hint=f"1 to {MOST_LISTED}")
     return limit
+
+
+def _streamed(parts: Iterator[bytes], content_type: str) -> http.Stream:
+    first = next(parts, b"")  # an error that it may have is told as one
+
+    def begin(out: http.Outlet) -> Callable[[], object]:
+        """Send the parts from a thread of their own, as fast as the client takes them, until it is gone."""
+        is_over = threading.Event()
+
+        def send() -> None:
+            try:
+                for part in chain((first,), parts):
+                    while out.waiting > _MOST_WAITING and not is_over.wait(0.02):
+                        pass
+                    if is_over.is_set() or not out.send(part):
+                        return
+            finally:  # or the client would wait for ever
+                out.close()
+
+        threading.Thread(target=send, name="gputui-stream", daemon=True).start()
+        return is_over.set
+
+    return http.Stream(begin, content_type)
+
+
+def _lines(values: Iterable[Any]) -> Iterator[bytes]:
+    """Yield lines of some values each; the last is empty, so that a client knows that it has all."""
+    left = iter(values)
+    while some := tuple(islice(left, _IN_A_LINE)):
+        yield own_json(some) + b"\n"
+    yield b"[]\n"
 
 
 def _page(jobs: Iterable[Job], limit: int) -> tuple[list[Job], bool]:

@@ -27,6 +27,8 @@ OLDEST = "1.0"
 """The oldest version that an owner serves, and a client asks."""
 OWN = "application/vnd.gputui+json"
 """Type that our own clients accept: jobs, entries and readings as they are stored, in place of the keys of `--json`."""
+JOBS, RECORDS = "application/vnd.gputui.jobs+json", "application/vnd.gputui.records+json"
+"""Types by which they ask for the whole history: lines of lists of jobs or accounting records; the last is empty."""
 
 
 class OwnerView(Struct, frozen=True, omit_defaults=True):

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from gputui.api.backend import ApiBackend
 from gputui.api.client import ApiClient, Patience, plain_name
+from gputui.api.http import JOBS
 from gputui.api.wire import Server, check_server, to_command, to_sockets
 from gputui.domain.errors import GputuiError, InputErrors, NoOwnerError, NotFoundError, StoreBusyError
 from tests.api.scripted_owner import answer_of, fixed, scripted, whole_message
@@ -113,6 +115,21 @@ def test_a_cut_request_without_a_key_is_not_repeated(tmp_path: Path) -> None:
     with scripted(tmp_path / "s", cut), pytest.raises(GputuiError, match="look whether it was done"):
         client_of(tmp_path / "s").ask("POST", "/v1/jobs", {}, result=dict[str, Any])
     assert len(got) == 1
+
+
+@cases(
+    ("answer", "says"),
+    [
+        (f"Content-Type: {JOBS}\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "cut before the whole history"),
+        ("Content-Type: application/json\r\nContent-Length: 2\r\n\r\n[]", "does not send its history whole"),
+    ],
+)
+def test_history_that_is_not_whole_is_an_error(tmp_path: Path, answer: str, says: str) -> None:
+    with scripted(tmp_path / "s", fixed(f"HTTP/1.1 200 OK\r\n{answer}".encode())):
+        backend = ApiBackend(client_of(tmp_path / "s"))
+        with pytest.raises(GputuiError, match=says):
+            list(backend.history())
+        backend.close()
 
 
 def test_an_owner_who_is_busy_is_asked_again(tmp_path: Path) -> None:

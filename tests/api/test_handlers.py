@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,7 +16,9 @@ from msgspec.structs import replace
 from gputui.api.events import EventHub
 from gputui.api.handlers import Handlers, Router
 from gputui.api.http import (
+    JOBS,
     OWN,
+    RECORDS,
     Acted,
     Forecast,
     Forecasted,
@@ -114,7 +117,68 @@ def test_history_comes_in_pages_while_more_jobs_end(owner: TestOwner) -> None:
     third = owner.ask("GET", "/v1/history", limit="2", cursor=second.headers["Next"])
     found = [job["id"] for reply in (first, second, third) for job in reply.json]
     assert found == [5, 4, 3, 2, 1]
-    assert owner.ask("GET", "/v1/history", cursor="x").status == 422
+    assert {owner.ask("GET", "/v1/history", cursor=each).status for each in ("x", "1e300-1", "nan-1")} == {422}
+
+
+def bytes_read() -> int:
+    """Return how much this process has read from files."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+def put_in_history(owner: TestOwner, months: int, each: int) -> list[JobId]:
+    """Put jobs into the history, those of a month ended at the same time; return them, the latest first."""
+    ids = owner.submit(*(secret_job() for _ in range(months * each)))
+    with owner.store.transaction() as transaction:
+        for job_id in ids:
+            at = NOW + timedelta(days=31) * ((job_id - ids[0]) // each)
+            transaction.put(transaction.get(job_id).evolve(state=JobState.COMPLETED, held=False, ended_at=at))
+    owner.store.maintain(NOW + timedelta(days=4000))
+    return list(ids[::-1])
+
+
+def pages(owner: TestOwner, limit: int) -> Iterator[list[JobId]]:
+    query, has_more = {"limit": str(limit)}, True
+    while has_more:
+        reply = owner.whole(owner.answer("GET", "/v1/history", query=query))
+        yield [job["id"] for job in reply.json]
+        query["cursor"] = reply.headers.get("Next", "")
+        has_more = bool(query["cursor"])
+
+
+def whole(owner: TestOwner, accept: str) -> list[bytes]:
+    """Return the lines of the whole history."""
+    answer, out = owner.answer("GET", "/v1/history", headers={"accept": accept}), Collector()
+    assert isinstance(answer, Stream)
+    answer.open(out)
+    assert out.is_over.wait(30)
+    return out.sent.splitlines()
+
+
+def test_history_in_pages_or_whole_is_read_once_however_long_it_is(owner: TestOwner) -> None:
+    ids = put_in_history(owner, months=24, each=20)
+    list(pages(owner, limit=400))
+    size = sum(path.stat().st_size for path in owner.options.state.glob("history-*"))
+    begun = bytes_read()
+    found = list(pages(owner, limit=15))
+    read = bytes_read() - begun
+    assert [job_id for page in found for job_id in page] == ids
+    assert read < 6 * size  # each of the 32 pages reads one month or two of 24
+    for accept in (JOBS, RECORDS):
+        begun = bytes_read()
+        *lines, end_of_all = whole(owner, accept)
+        assert bytes_read() - begun < 2 * size
+        told = [one["id"] for line in lines for one in json.loads(line)]
+        assert (sorted(told, reverse=True), len(lines), end_of_all) == (ids, 5, b"[]")
+
+
+def test_a_job_that_ran_again_is_in_one_page(owner: TestOwner) -> None:
+    ids = put_in_history(owner, months=3, each=2)
+    with owner.store.transaction() as transaction:
+        again = transaction.get(ids[-1]).to(JobState.PENDING, ended_at=None)
+        transaction.put(again)
+        transaction.put(again.evolve(state=JobState.COMPLETED, ended_at=NOW + timedelta(days=100)))
+    owner.store.maintain(NOW + timedelta(days=4000))
+    assert list(pages(owner, limit=1)) == [[job_id] for job_id in (ids[-1], *ids[:-1])]
 
 
 def test_gpus_name_their_node(owner: TestOwner) -> None:
