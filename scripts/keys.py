@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gputui.domain.conditions import with_keys
-from gputui.tui.commands import Command
-from gputui.tui.keymap import by_group
+from gputui.tui.commands import Command, by_group
 from gputui.tui.keys import key_name, order_words
 
 _BY_NAME = {command.name: command for commands in by_group().values() for command in commands}

@@ -28,9 +28,9 @@ from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.text import plain
 from gputui.engine.feed import Feed
 from gputui.tui.actions import ActionDone, ActionFailed, ActionRequested, ActionThread, ExitChoice, StoreWaits
-from gputui.tui.commands import ANYWHERE_COMMANDS, APP_COMMANDS, WORK_COMMANDS, bindings, doer_of, place_of
+from gputui.tui.commands import ANYWHERE_COMMANDS, APP_COMMANDS, CHANGING, WORK_COMMANDS, bindings, doer_of, place_of
 from gputui.tui.input_queue import InputQueue, KeyDone
-from gputui.tui.keymap import CHANGING, Keymap, Lacking, why_key_does_nothing
+from gputui.tui.keymap import Keymap, Lacking, why_key_does_nothing
 from gputui.tui.notifications import Notifier
 from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.progress import Pace, ProgressDisplay, TaskStarted

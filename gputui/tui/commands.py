@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 from textual.binding import Binding, BindingType
 from textual.dom import DOMNode
 from textual.screen import Screen
@@ -127,82 +128,73 @@ def place_of(command: Command, screen: Screen[Any]) -> DOMNode | None:
     return next((place for place in places if command.is_known_to(place)), None)
 
 
-_quiet = partial(Command, in_footer=False)
-_shown = partial(Command, in_palette=False)
-_unlisted = partial(Command, in_footer=False, in_palette=False)
+def _listed(binding: tuple[str, str, str], help_: str, group: str = "", **others: Any) -> Command:
+    """Return a command by its keys, with blanks between them, action and title, in the order of Textual's bindings."""
+    keys, action, title = binding
+    return Command(action, tuple(keys.split()), title, help_, group, **others)
+
+
+def _of(group: str, *commands: Command) -> tuple[Command, ...]:
+    """Return the commands, with that group where they have none of their own."""
+    return tuple(command if command.group else replace(command, group=group) for command in commands)
+
+
+_quiet = partial(_listed, in_footer=False)
+_shown = partial(_listed, in_palette=False)
+_unlisted = partial(_listed, in_footer=False, in_palette=False)
 """A command that the footer does not list, the palette, or neither."""
 PROCESS_VIEW = _quiet(
-    "gpu_processes",
-    ("U",),
-    "GPU users",
+    ("U", "gpu_processes", "GPU users"),
     "Show all processes on the GPUs, of jobs and foreign ones: sort, filter, end them, stop containers.",
     GPUS,
 )
 _PROCESS, _CONTAINER = "a process in the process view", "a foreign container in the process view"
-STOP_CONTAINER = Command(
-    "stop_container",
-    ("X",),
-    "stop container",
+STOP_CONTAINER = _listed(
+    ("X", "stop_container", "stop container"),
     "Stop the foreign container, as `docker stop` does; asks first. A job's is cancelled instead.",
     PROCESS_GROUP,
     changes=True,
     needs=_CONTAINER,
 )
-PROCESS_COMMANDS = (
-    _shown("open", ("enter",), "open", "Show the job, the container with its log, or the process.", PROCESS_GROUP),
+PROCESS_COMMANDS = _of(
+    PROCESS_GROUP,
+    _shown(("enter", "open", "open"), "Show the job, the container with its log, or the process."),
     _quiet(
-        "environment",
-        ("e",),
-        "environment",
+        ("e", "environment", "environment"),
         "Show the process with its whole command line and its environment.",
-        PROCESS_GROUP,
         needs=_PROCESS,
     ),
-    Command(
-        "end_process('TERM')",
-        ("T",),
-        "send TERM",
+    _listed(
+        ("T", "end_process('TERM')", "send TERM"),
         "Ask the process to end; asks first, and says whether it ended.",
-        PROCESS_GROUP,
         id="end_term",
         changes=True,
         needs=_PROCESS,
     ),
     _quiet(
-        "end_process('INT')",
-        ("I",),
-        "send INT",
+        ("I", "end_process('INT')", "send INT"),
         "Interrupt the process, as Ctrl-C does; asks first.",
-        PROCESS_GROUP,
         id="end_int",
         changes=True,
         needs=_PROCESS,
     ),
-    Command(
-        "end_process('KILL')",
-        ("K",),
-        "send KILL",
+    _listed(
+        ("K", "end_process('KILL')", "send KILL"),
         "End the process immediately, without a chance to save; asks first.",
-        PROCESS_GROUP,
         id="end_kill",
         changes=True,
         needs=_PROCESS,
     ),
     STOP_CONTAINER,
-    Command("tree", ("t",), "tree", "Children below their parents, or a flat list.", PROCESS_GROUP, needs=_PROCESS),
+    _listed(("t", "tree", "tree"), "Children below their parents, or a flat list.", needs=_PROCESS),
     _quiet(
-        "sort_processes",
-        ("S",),
-        "sort",
+        ("S", "sort_processes", "sort"),
         "Sort by the next column; a click on a title sorts by that, another one in reverse.",
-        PROCESS_GROUP,
         needs=_PROCESS,
     ),
 )
 SHELL = _quiet(
-    "shell",
-    ("x",),
-    "shell",
+    ("x", "shell", "shell"),
     "Open a shell in the job's container, or on the host with the job's GPUs; exit brings the console back.",
     JOBS,
     changes=True,
@@ -210,25 +202,22 @@ SHELL = _quiet(
     capability=Capability.INSIDE,
 )
 PROCESSES = _quiet(
-    "processes",
-    ("X",),
-    "processes",
+    ("X", "processes", "processes"),
     "Show the processes of the running job: CPU, memory, GPU memory.",
     JOBS,
     needs="a running job",
     capability=Capability.INSIDE,
 )
 COPY = _quiet(
-    "copy",
-    ("y",),
-    "copy",
+    ("y", "copy", "copy"),
     "Copy the job's id, name, command or container; a second key chooses which.",
     JOBS,
     needs="a job",
 )
-JOB_COMMANDS = (
-    Command("detail", ("enter",), "detail", "Show everything about the job.", JOBS, needs="a job, or a GPU"),
-    Command("follow", ("f",), "log", "Go to the job's log; in the log, back to the queue.", JOBS, needs="a job"),
+JOB_COMMANDS = _of(
+    JOBS,
+    _listed(("enter", "detail", "detail"), "Show everything about the job.", needs="a job, or a GPU"),
+    _listed(("f", "follow", "log"), "Go to the job's log; in the log, back to the queue.", needs="a job"),
     *map(command_of, verbs.JOB_VERBS),
     *map(command_of, verbs.RUNNING_VERBS),
     SHELL,
@@ -239,44 +228,40 @@ GPU_COMMANDS = tuple(map(command_of, verbs.GPU_VERBS))
 STANDING_COMMANDS = tuple(map(command_of, verbs.RECURRING_VERBS))
 """Commands of the tab of recurring jobs; they share keys with verbs about jobs, so both are declared here."""
 SUBMIT = command_of(verbs.SUBMIT)
-BACK = _shown("back", ("escape", "q"), "back", "Back to the previous screen.", VIEW)
+BACK = _shown(("escape q", "back", "back"), "Back to the previous screen.", VIEW)
 GPU = _quiet(
-    "gpu",
-    ("i",),
-    "GPU",
+    ("i", "gpu", "GPU"),
     "Show everything about the GPU, or about the first one of the job.",
     GPUS,
     needs="a GPU, or a job that holds one",
 )
-GPU_PAGE_COMMANDS = (
+GPU_PAGE_COMMANDS = _of(
+    GPUS,
     *GPU_COMMANDS,
-    _shown("other_gpu(1)", ("right", "l"), "next GPU", "To the next GPU.", GPUS, footer_key="←→", id="gpu_next"),
-    _unlisted("other_gpu(-1)", ("left",), "previous GPU", "To the previous GPU.", GPUS, id="gpu_before"),
-    _shown("next_job", ("tab",), "next job", "Select the next of the jobs that share the GPU.", GPUS),
+    _shown(("right l", "other_gpu(1)", "next GPU"), "To the next GPU.", footer_key="←→", id="gpu_next"),
+    _unlisted(("left", "other_gpu(-1)", "previous GPU"), "To the previous GPU.", id="gpu_before"),
+    _shown(("tab", "next_job", "next job"), "Select the next of the jobs that share the GPU."),
 )
-MORE_FIELDS = Command(
-    "more", ("ctrl+n",), "more", "Show or hide the less common fields.", FORM, footer_key="^N", id="more_fields"
+MORE_FIELDS = _listed(
+    ("ctrl+n", "more", "more"), "Show or hide the less common fields.", FORM, footer_key="^N", id="more_fields"
 )
 GIVE_UP = _shown(
-    "give_up", ("escape",), "leave", "Leave the form or the input line; the form asks if anything would be lost.", FORM
+    ("escape", "give_up", "leave"), "Leave the form or the input line; the form asks if anything would be lost.", FORM
 )
-SEND = _shown("send", ("ctrl+s",), "submit", "Submit the job of the form.", FORM, footer_key="Enter", changes=True)
-SUBMIT_COMMANDS = (
+SEND = _shown(("ctrl+s", "send", "submit"), "Submit the job of the form.", FORM, footer_key="Enter", changes=True)
+SUBMIT_COMMANDS = _of(
+    FORM,
     SEND,
-    Command("recent", ("ctrl+r",), "recent", "Fill the form from an earlier submission.", FORM, footer_key="^R"),
-    _unlisted("older(1)", ("ctrl+up",), "older", "Fill in the previous submission.", FORM),
-    _unlisted(
-        "older(-1)", ("ctrl+down",), "newer", "Forward to the next submission, and at last to your own input.", FORM
-    ),
-    Command("templates", ("ctrl+l",), "templates", "Fill it from a template, or save one.", FORM, footer_key="^L"),
-    Command("editor", ("ctrl+o",), "editor", "Open the job in your $EDITOR, as a job file.", FORM, footer_key="^O"),
+    _listed(("ctrl+r", "recent", "recent"), "Fill the form from an earlier submission.", footer_key="^R"),
+    _unlisted(("ctrl+up", "older(1)", "older"), "Fill in the previous submission."),
+    _unlisted(("ctrl+down", "older(-1)", "newer"), "Forward to the next submission, and at last to your own input."),
+    _listed(("ctrl+l", "templates", "templates"), "Fill it from a template, or save one.", footer_key="^L"),
+    _listed(("ctrl+o", "editor", "editor"), "Open the job in your $EDITOR, as a job file.", footer_key="^O"),
     MORE_FIELDS,
     GIVE_UP,
 )
-TIMELINE_SCREEN = Command(
-    "timeline",
-    ("T",),
-    "timeline",
+TIMELINE_SCREEN = _listed(
+    ("T", "timeline", "timeline"),
     "Show the timeline of the GPUs: running and planned jobs.",
     VIEW,
     capability=Capability.WHAT_IF,
@@ -292,131 +277,93 @@ MAIN_COMMANDS = (
 )
 WORK_COMMANDS = (
     _unlisted(
-        "give_up_work",
-        ("escape",),
-        "give up",
+        ("escape", "give_up_work", "give up"),
         "Cancel a long change while its bar is shown at the top; nothing is changed then.",
         VIEW,
     ),
 )
-ANYWHERE_COMMANDS = (
+ANYWHERE_COMMANDS = _of(
+    VIEW,
     _unlisted(
-        "leave",
-        ("ctrl+q", "ctrl+c"),
-        "quit anywhere",
+        ("ctrl+q ctrl+c", "leave", "quit anywhere"),
         "Quit, also from forms and dialogs; asks if typed input would be lost, and as `q` does.",
-        VIEW,
         id="quit_anywhere",
     ),
     _unlisted(
-        "stay_awake",
-        ("ctrl+z",),
-        "no stop",
-        "Nothing but a sentence: jobs and others might wait for a stopped console.",
-        VIEW,
+        ("ctrl+z", "stay_awake", "no stop"), "Nothing but a sentence: jobs and others might wait for a stopped console."
     ),
 )
 UNDO = _quiet(
-    "undo",
-    ("u",),
-    "undo",
+    ("u", "undo", "undo"),
     "Undo this console's last change, if nothing has changed since: priority, top, hold, drain, pause.",
     JOBS,
     changes=True,
 )
-PALETTE = _unlisted(
-    "command_palette", ("colon", "ctrl+p"), "palette", "Find a command by its name.", VIEW, id="palette"
-)
-HELP = Command("help", ("question_mark",), "help", "Show all keys.", VIEW)
+PALETTE = _unlisted(("colon ctrl+p", "command_palette", "palette"), "Find a command by its name.", VIEW, id="palette")
+HELP = _listed(("question_mark", "help", "help"), "Show all keys.", VIEW)
 NOTICES = _quiet(
-    "notices",
-    ("exclamation_mark",),
-    "notices",
+    ("exclamation_mark", "notices", "notices"),
     "Show all errors and warnings in full, and the events since the console was opened.",
     VIEW,
 )
-APP_COMMANDS = (
+APP_COMMANDS = _of(
+    VIEW,
     HELP,
     NOTICES,
     _quiet(
-        "alarm",
-        ("F",),
-        "next alarm",
+        ("F", "alarm", "next alarm"),
         "Go to the job, process or GPU of the worst alarm; there, to that of the next one.",
-        VIEW,
     ),
     PALETTE,
-    Command("leave", ("q",), "quit", "Quit; asks first if jobs would wait for this console.", VIEW, id="quit"),
+    _listed(("q", "leave", "quit"), "Quit; asks first if jobs would wait for this console.", id="quit"),
     UNDO,
     PROCESS_VIEW,
     _quiet(
-        "graph_span",
-        ("M",),
-        "graph span",
-        "How far back graphs of GPUs go: 2 seconds a cell, 10 minutes, 1 hour.",
-        GPUS,
+        ("M", "graph_span", "graph span"), "How far back graphs of GPUs go: 2 seconds a cell, 10 minutes, 1 hour.", GPUS
     ),
     _quiet(
-        "gpu_colours",
-        ("H",),
-        "GPU colours",
+        ("H", "gpu_colours", "GPU colours"),
         "Colour GPUs by judgement (busy green, idle amber) or by intensity (the more load the redder).",
         GPUS,
     ),
-    _quiet("themes", ("ctrl+t",), "theme", "Choose the theme, with a preview; remembered.", VIEW),
+    _quiet(("ctrl+t", "themes", "theme"), "Choose the theme, with a preview; remembered."),
 )
 
 
 def _tab(name: str, key: str, help_: str, capability: Capability | None = None) -> Command:
-    return _quiet(f"tab('{name}')", (key,), name, help_, QUEUE, id=f"tab_{name}", capability=capability)
+    return _quiet((key, f"tab('{name}')", name), help_, QUEUE, id=f"tab_{name}", capability=capability)
 
 
 _LIVE, _ROWS = "the queue of live jobs, and the focus there", "the queue of live jobs or nodes, and the focus there"
-QUEUE_COMMANDS = (
-    _quiet("mark", ("space",), "mark", "Mark the job: commands then act on all that are marked.", QUEUE, needs=_LIVE),
-    _quiet(
-        "mark_all", ("asterisk",), "mark all", "Mark all shown jobs that have not ended, or none.", QUEUE, needs=_LIVE
-    ),
-    Command("clear_marks", ("escape",), "unmark", "Unmark all jobs.", QUEUE, needs="marked jobs"),
-    Command(
-        "filter",
-        ("slash",),
-        "filter",
+QUEUE_COMMANDS = _of(
+    QUEUE,
+    _quiet(("space", "mark", "mark"), "Mark the job: commands then act on all that are marked.", needs=_LIVE),
+    _quiet(("asterisk", "mark_all", "mark all"), "Mark all shown jobs that have not ended, or none.", needs=_LIVE),
+    _listed(("escape", "clear_marks", "unmark"), "Unmark all jobs.", needs="marked jobs"),
+    _listed(
+        ("slash", "filter", "filter"),
         "Show only some jobs: words, or state:pd tenant:alice gpus>=4 name~bert -is:held.",
-        QUEUE,
     ),
-    Command("clear_filter", ("escape",), "show all", "Show all jobs again.", QUEUE, needs="a filter"),
-    _quiet("finished", ("a",), "ended", "Show the ended jobs, latest first, or fold them into one row.", QUEUE),
+    _listed(("escape", "clear_filter", "show all"), "Show all jobs again.", needs="a filter"),
+    _quiet(("a", "finished", "ended"), "Show the ended jobs, latest first, or fold them into one row."),
     _quiet(
-        "failures_seen",
-        ("Y",),
-        "failures seen",
+        ("Y", "failures_seen", "failures seen"),
         "Acknowledge all failures: they are no longer new. The filter is:failed lists them.",
-        QUEUE,
     ),
     _quiet(
-        "sort",
-        ("S",),
-        "sort",
+        ("S", "sort", "sort"),
         "Sort by the next column; after the last one in their turn. Among nodes of a cluster: the idlest first.",
-        QUEUE,
         needs=_ROWS,
     ),
-    _quiet("columns", ("vertical_line",), "columns", "Choose and order the columns of the queue.", QUEUE, needs=_LIVE),
+    _quiet(("vertical_line", "columns", "columns"), "Choose and order the columns of the queue.", needs=_LIVE),
     _quiet(
-        "fold",
-        ("o",),
-        "unfold",
+        ("o", "fold", "unfold"),
         "Open or close an array, the jobs that wait for the job, or a node of a cluster.",
-        QUEUE,
         needs=_ROWS,
     ),
     _quiet(
-        "fold_all",
-        ("O",),
-        "unfold all",
+        ("O", "fold_all", "unfold all"),
         "Open or close all arrays, and all jobs that others wait for; or all nodes of a cluster.",
-        QUEUE,
         needs=_ROWS,
     ),
     _tab("queue", "1", "Show waiting and running jobs."),
@@ -427,9 +374,7 @@ QUEUE_COMMANDS = (
 EDIT_COMMANDS = (
     command_of(verbs.MOVE),
     _quiet(
-        "move(-1)",
-        ("K",),
-        "move up",
+        ("K", "move(-1)", "move up"),
         "Move the waiting job before the one above it; it takes over that job's priority and rank.",
         QUEUE,
         id="move_up",
@@ -440,206 +385,161 @@ EDIT_COMMANDS = (
     *map(command_of, verbs.ROW_FORM_VERBS),
     command_of(verbs.RESERVE),
 )
-COLUMN_COMMANDS = (
-    _shown("toggle_column", ("space",), "show/hide", "Show or hide the column.", QUEUE),
-    _shown("shift(1)", ("J", "right"), "move", "Move the column on.", QUEUE, footer_key="J/K", id="column_down"),
-    _unlisted("shift(-1)", ("K", "left"), "up", "Move the column back.", QUEUE, id="column_up"),
-    _shown("usual", ("u",), "default columns", "Back to the default columns.", QUEUE),
-    _shown("take", ("enter",), "use these", "Use these columns, and remember them.", QUEUE),
+COLUMN_COMMANDS = _of(
+    QUEUE,
+    _shown(("space", "toggle_column", "show/hide"), "Show or hide the column."),
+    _shown(("J right", "shift(1)", "move"), "Move the column on.", footer_key="J/K", id="column_down"),
+    _unlisted(("K left", "shift(-1)", "up"), "Move the column back.", id="column_up"),
+    _shown(("u", "usual", "default columns"), "Back to the default columns."),
+    _shown(("enter", "take", "use these"), "Use these columns, and remember them."),
 )
-PANE_COMMANDS = (
-    _quiet("zoom", ("z",), "zoom", "Give the whole screen to the focused pane, and back.", VIEW),
-    _quiet("grow(1)", ("right_square_bracket",), "grow", "Make the focused pane larger.", VIEW),
-    _quiet("grow(-1)", ("left_square_bracket",), "shrink", "Make the focused pane smaller.", VIEW, id="shrink"),
-    _quiet("hide", ("w",), "hide pane", "Hide the focused pane; remembered, as all of the layout is.", VIEW),
-    _quiet("all_panes", ("W",), "all panes", "Show all panes in their default sizes.", VIEW),
-    _quiet("log_place", ("backslash",), "log place", "Put the log beside the queue, or below it.", VIEW),
-    _quiet("grid", ("v",), "GPU view", "GPU layout: auto, cards, rows, compact.", GPUS, id="gpu_view"),
-    _unlisted("pane(1)", ("tab",), "pane", "Go to the next pane: GPUs, queue, log.", MOVE, id="pane_next"),
-    _unlisted("pane(-1)", ("shift+tab",), "pane", "Go to the previous pane.", MOVE, id="pane_before"),
+PANE_COMMANDS = _of(
+    VIEW,
+    _quiet(("z", "zoom", "zoom"), "Give the whole screen to the focused pane, and back."),
+    _quiet(("right_square_bracket", "grow(1)", "grow"), "Make the focused pane larger."),
+    _quiet(("left_square_bracket", "grow(-1)", "shrink"), "Make the focused pane smaller.", id="shrink"),
+    _quiet(("w", "hide", "hide pane"), "Hide the focused pane; remembered, as all of the layout is."),
+    _quiet(("W", "all_panes", "all panes"), "Show all panes in their default sizes."),
+    _quiet(("backslash", "log_place", "log place"), "Put the log beside the queue, or below it."),
+    _quiet(("v", "grid", "GPU view"), "GPU layout: auto, cards, rows, compact.", GPUS, id="gpu_view"),
+    _unlisted(("tab", "pane(1)", "pane"), "Go to the next pane: GPUs, queue, log.", MOVE, id="pane_next"),
+    _unlisted(("shift+tab", "pane(-1)", "pane"), "Go to the previous pane.", MOVE, id="pane_before"),
 )
-MOVE_COMMANDS = (
-    _unlisted("down(1)", ("j", "down"), "down", "One row down.", MOVE),
-    _unlisted("down(-1)", ("k", "up"), "up", "One row up.", MOVE, id="up"),
-    _unlisted("page(1)", ("pagedown", "ctrl+d"), "page down", "One page down.", MOVE, id="page_down"),
-    _unlisted("page(-1)", ("pageup", "ctrl+u"), "page up", "One page up.", MOVE, id="page_up"),
-    _unlisted("first", ("g", "home"), "first", "To the first row.", MOVE),
-    _unlisted("last", ("G", "end"), "last", "To the last row; a log follows its end again.", MOVE),
+MOVE_COMMANDS = _of(
+    MOVE,
+    _unlisted(("j down", "down(1)", "down"), "One row down."),
+    _unlisted(("k up", "down(-1)", "up"), "One row up.", id="up"),
+    _unlisted(("pagedown ctrl+d", "page(1)", "page down"), "One page down.", id="page_down"),
+    _unlisted(("pageup ctrl+u", "page(-1)", "page up"), "One page up.", id="page_up"),
+    _unlisted(("g home", "first", "first"), "To the first row."),
+    _unlisted(("G end", "last", "last"), "To the last row; a log follows its end again."),
 )
-GRID_COMMANDS = (
-    _unlisted("beside(1)", ("right", "l"), "next GPU", "To the next GPU in a row of several.", MOVE, id="card_next"),
-    _unlisted("beside(-1)", ("left",), "previous GPU", "To the previous GPU.", MOVE, id="card_before"),
+GRID_COMMANDS = _of(
+    MOVE,
+    _unlisted(("right l", "beside(1)", "next GPU"), "To the next GPU in a row of several.", id="card_next"),
+    _unlisted(("left", "beside(-1)", "previous GPU"), "To the previous GPU.", id="card_before"),
 )
-LOG_COMMANDS = (
-    Command(
-        "toggle_pause",
-        ("space",),
-        "pause log",
-        "Stop the log where it is, or follow its end again.",
-        LOGS,
-        id="pause_log",
+LOG_COMMANDS = _of(
+    LOGS,
+    _listed(
+        ("space", "toggle_pause", "pause log"), "Stop the log where it is, or follow its end again.", id="pause_log"
     ),
-    Command(
-        "search",
-        ("slash",),
-        "search",
+    _listed(
+        ("slash", "search", "search"),
         "Search the log for a regular expression; case-sensitive if it has capitals.",
-        LOGS,
         id="log_search",
     ),
-    _shown("found(1)", ("n",), "next", "To the next match.", LOGS, footer_key="n/N", id="log_next"),
-    _unlisted("found(-1)", ("N",), "previous", "To the previous match.", LOGS, id="log_previous"),
-    Command("narrow", ("ampersand",), "only", "Show only lines that match an expression.", LOGS, id="log_only"),
+    _shown(("n", "found(1)", "next"), "To the next match.", footer_key="n/N", id="log_next"),
+    _unlisted(("N", "found(-1)", "previous"), "To the previous match.", id="log_previous"),
+    _listed(("ampersand", "narrow", "only"), "Show only lines that match an expression.", id="log_only"),
     _unlisted(
-        "context(1)",
-        ("right_parenthesis",),
-        "more around",
-        "Show more lines around each match.",
-        LOGS,
-        id="log_more_around",
+        ("right_parenthesis", "context(1)", "more around"), "Show more lines around each match.", id="log_more_around"
     ),
     _unlisted(
-        "context(-1)",
-        ("left_parenthesis",),
-        "fewer around",
+        ("left_parenthesis", "context(-1)", "fewer around"),
         "Show fewer lines around each match.",
-        LOGS,
         id="log_fewer_around",
     ),
-    _unlisted("error(-1)", ("E",), "previous error", "To the previous error in the log.", LOGS, id="error_before"),
-    _quiet("toggle_wrap", ("b",), "wrap", "Wrap long lines, or cut them at the right.", LOGS, id="log_wrap"),
+    _unlisted(("E", "error(-1)", "previous error"), "To the previous error in the log.", id="error_before"),
+    _quiet(("b", "toggle_wrap", "wrap"), "Wrap long lines, or cut them at the right.", id="log_wrap"),
+    _quiet(("D", "toggle_stamps", "times"), "Show when each line was written, where that is known.", id="log_times"),
     _quiet(
-        "toggle_stamps", ("D",), "times", "Show when each line was written, where that is known.", LOGS, id="log_times"
-    ),
-    _quiet(
-        "pick",
-        ("V",),
-        "pick lines",
+        ("V", "pick", "pick lines"),
         "Select lines to copy: j and k extend the selection; the mouse selects too.",
-        LOGS,
         id="pick_lines",
     ),
     _quiet(
-        "copy_lines",
-        ("y",),
-        "copy lines",
-        "Copy the selected lines, or the visible ones, to the terminal's clipboard.",
-        LOGS,
+        ("y", "copy_lines", "copy lines"), "Copy the selected lines, or the visible ones, to the terminal's clipboard."
     ),
-    _quiet("save_log", ("S",), "save log", "Save the whole log to a file; asks where.", LOGS),
-    _shown("clear_log", ("escape",), "show all", "End selection, search and filter.", LOGS),
-    _unlisted("sideways(1)", ("right", "l"), "right", "Scroll to the right.", LOGS, id="log_right"),
-    _unlisted("sideways(-1)", ("left",), "left", "Scroll to the left.", LOGS, id="log_left"),
+    _quiet(("S", "save_log", "save log"), "Save the whole log to a file; asks where."),
+    _shown(("escape", "clear_log", "show all"), "End selection, search and filter."),
+    _unlisted(("right l", "sideways(1)", "right"), "Scroll to the right.", id="log_right"),
+    _unlisted(("left", "sideways(-1)", "left"), "Scroll to the left.", id="log_left"),
 )
-LOG_JOB_COMMANDS = (
-    Command(
-        "error(1)",
-        ("e",),
-        "error",
+LOG_JOB_COMMANDS = _of(
+    LOGS,
+    _listed(
+        ("e", "error(1)", "error"),
         "To the first error in the job's log; there, to the next.",
-        LOGS,
         needs="a job that was started",
     ),
     _quiet(
-        "attempt(-1)",
-        ("comma",),
-        "previous attempt",
+        ("comma", "attempt(-1)", "previous attempt"),
         "Show the log of the job's previous attempt.",
-        LOGS,
         id="attempt_before",
         needs="an earlier attempt",
     ),
     _quiet(
-        "attempt(1)",
-        ("full_stop",),
-        "next attempt",
+        ("full_stop", "attempt(1)", "next attempt"),
         "Show the log of the job's next attempt.",
-        LOGS,
         id="attempt_after",
         needs="a later attempt",
     ),
     _quiet(
-        "attempts",
-        ("A",),
-        "attempts",
+        ("A", "attempts", "attempts"),
         "Show the logs of the job's last two attempts together.",
-        LOGS,
         needs="a job that was started more than once",
     ),
     _quiet(
-        "pin_log",
-        ("p",),
-        "pin log",
+        ("p", "pin_log", "pin log"),
         "Pin the job's log: the pane keeps it while the cursor moves, and it is shown with the other pinned logs.",
-        LOGS,
         needs="a job that was started",
     ),
-    _quiet("logs", ("L",), "logs", "Show the pinned logs together, up to six.", LOGS),
+    _quiet(("L", "logs", "logs"), "Show the pinned logs together, up to six."),
 )
 
 
-def _command(action: str, keys: tuple[str, ...], title: str, help_: str, id_: str, shown: str = "") -> Command:
-    return _unlisted(action, keys, title, help_, DIALOG, footer_key=shown, id=id_)
+def _answer(binding: tuple[str, str, str], help_: str, id_: str, shown: str = "") -> Command:
+    return _unlisted(binding, help_, DIALOG, footer_key=shown, id=id_)
 
 
-YES = _command("answer('yes')", ("y", "enter"), "yes", "Yes.", "yes", "y Enter")
-NO = _command("answer('no')", ("n", "escape", "q"), "no", "No: change nothing.", "no", "n Esc")
+YES = _answer(("y enter", "answer('yes')", "yes"), "Yes.", "yes", "y Enter")
+NO = _answer(("n escape q", "answer('no')", "no"), "No: change nothing.", "no", "n Esc")
 LEAVE_COMMANDS = (
-    _command(
-        "choose('HAND_OVER')",
-        ("b", "enter"),
-        "hand over",
+    _answer(
+        ("b enter", "choose('HAND_OVER')", "hand over"),
         "Quit, and let a scheduler continue in the background.",
         "hand_over",
         "b Enter",
     ),
-    _command("choose('STOP')", ("s",), "stop", "Quit, and start no new jobs.", "stop"),
-    _command("stay", ("escape", "n", "q"), "stay", "Stay in the console.", "stay"),
+    _answer(("s", "choose('STOP')", "stop"), "Quit, and start no new jobs.", "stop"),
+    _answer(("escape n q", "stay", "stay"), "Stay in the console.", "stay"),
 )
-TAKE_LINE = _command("take_line", ("enter",), "take", "Take the line under the cursor.", "take_line")
-SAVE_TEMPLATE = _command("save_template", ("s",), "save", "Save the form as a template.", "save_template")
+TAKE_LINE = _answer(("enter", "take_line", "take"), "Take the line under the cursor.", "take_line")
+SAVE_TEMPLATE = _answer(("s", "save_template", "save"), "Save the form as a template.", "save_template")
 COPY_COMMANDS = (
-    _command("copy_part('id')", ("i", "y", "enter"), "id", "Copy the job's id.", "copy_id"),
-    _command("copy_part('name')", ("n",), "name", "Copy its name.", "copy_name"),
-    _command("copy_part('command')", ("c",), "command", "Copy its command.", "copy_command"),
-    _command("copy_part('image')", ("m",), "image", "Copy its image.", "copy_image"),
-    _command("copy_part('container')", ("k",), "container", "Copy the id of its container.", "copy_container"),
-    _command("copy_part('GPUs')", ("g",), "GPUs", "Copy the UUIDs of its GPUs.", "copy_gpus"),
+    _answer(("i y enter", "copy_part('id')", "id"), "Copy the job's id.", "copy_id"),
+    _answer(("n", "copy_part('name')", "name"), "Copy its name.", "copy_name"),
+    _answer(("c", "copy_part('command')", "command"), "Copy its command.", "copy_command"),
+    _answer(("m", "copy_part('image')", "image"), "Copy its image.", "copy_image"),
+    _answer(("k", "copy_part('container')", "container"), "Copy the id of its container.", "copy_container"),
+    _answer(("g", "copy_part('GPUs')", "GPUs"), "Copy the UUIDs of its GPUs.", "copy_gpus"),
 )
-SEARCH_HELP = _command("search_help", ("slash",), "search", "Search help for a key, or for words.", "search_help")
-CLOSE = _command("close", ("enter",), "close", "Close the page.", "close")
+SEARCH_HELP = _answer(("slash", "search_help", "search"), "Search help for a key, or for words.", "search_help")
+CLOSE = _answer(("enter", "close", "close"), "Close the page.", "close")
 DIALOG_COMMANDS = (YES, NO, *LEAVE_COMMANDS, TAKE_LINE, SAVE_TEMPLATE, *COPY_COMMANDS, SEARCH_HELP, CLOSE)
-WHAT_IF_COMMANDS = (
-    _shown("commit", ("enter",), "commit", "Make the change that is shown.", WHAT_IF),
-    _shown("forget", ("escape",), "cancel", "Change nothing.", WHAT_IF),
+WHAT_IF_COMMANDS = _of(
+    WHAT_IF,
+    _shown(("enter", "commit", "commit"), "Make the change that is shown."),
+    _shown(("escape", "forget", "cancel"), "Change nothing."),
 )
-FURTHER = (
-    _shown(
-        "further('raise')", ("plus", "equals_sign"), "more", "Raise the priority by another 10.", WHAT_IF, id="more"
-    ),
-    _shown("further('lower')", ("minus",), "less", "Lower the priority by 10.", WHAT_IF, id="less"),
-    _shown("further('top')", ("t",), "top", "Move it to the head of the queue instead.", WHAT_IF, id="top_instead"),
-    _shown("drag(1)", ("J",), "move", "Move it one more place down.", WHAT_IF, footer_key="J/K", id="drag_down"),
-    _unlisted("drag(-1)", ("K",), "further up", "Move it one more place up.", WHAT_IF, id="drag_up"),
+FURTHER = _of(
+    WHAT_IF,
+    _shown(("plus equals_sign", "further('raise')", "more"), "Raise the priority by another 10.", id="more"),
+    _shown(("minus", "further('lower')", "less"), "Lower the priority by 10.", id="less"),
+    _shown(("t", "further('top')", "top"), "Move it to the head of the queue instead.", id="top_instead"),
+    _shown(("J", "drag(1)", "move"), "Move it one more place down.", footer_key="J/K", id="drag_down"),
+    _unlisted(("K", "drag(-1)", "further up"), "Move it one more place up.", id="drag_up"),
 )
-TIMELINE_COMMANDS = (
-    Command(
-        "zoom_time(1)", ("i",), "zoom", "Zoom in: less time on the screen.", TIMELINE, footer_key="i/o", id="zoom_in"
-    ),
-    _quiet("zoom_time(-1)", ("o",), "zoom out", "Zoom out: more time on the screen.", TIMELINE, id="zoom_out"),
-    Command(
-        "look(1)",
-        ("greater_than_sign", "shift+right"),
-        "later",
-        "Look further ahead.",
-        TIMELINE,
-        footer_key="</>",
-        id="later",
-    ),
-    _quiet("look(-1)", ("less_than_sign", "shift+left"), "earlier", "Look back.", TIMELINE, id="earlier"),
-    Command("present", ("0",), "now", "Back to the present, with the whole plan in sight.", TIMELINE, id="now"),
-    _unlisted("bar(1)", ("right", "l"), "next bar", "To the next job on this GPU.", TIMELINE, id="bar_next"),
-    _unlisted("bar(-1)", ("left",), "previous bar", "To the previous job on this GPU.", TIMELINE, id="bar_before"),
+TIMELINE_COMMANDS = _of(
+    TIMELINE,
+    _listed(("i", "zoom_time(1)", "zoom"), "Zoom in: less time on the screen.", footer_key="i/o", id="zoom_in"),
+    _quiet(("o", "zoom_time(-1)", "zoom out"), "Zoom out: more time on the screen.", id="zoom_out"),
+    _listed(("greater_than_sign shift+right", "look(1)", "later"), "Look further ahead.", footer_key="</>", id="later"),
+    _quiet(("less_than_sign shift+left", "look(-1)", "earlier"), "Look back.", id="earlier"),
+    _listed(("0", "present", "now"), "Back to the present, with the whole plan in sight.", id="now"),
+    _unlisted(("right l", "bar(1)", "next bar"), "To the next job on this GPU.", id="bar_next"),
+    _unlisted(("left", "bar(-1)", "previous bar"), "To the previous job on this GPU.", id="bar_before"),
 )
 COMMANDS = (
     *MAIN_COMMANDS,
@@ -665,3 +565,126 @@ COMMANDS = (
 )
 BY_NAME = {command.name: command for command in COMMANDS}
 """Commands by their names in the settings file."""
+_IN_A_TAB = frozenset({"pause_recurring", "resume_recurring", "remove"})
+_PLACES = {
+    "main screen": (
+        *(command for command in MAIN_COMMANDS if command.name not in _IN_A_TAB),
+        *EDIT_COMMANDS,
+        *QUEUE_COMMANDS,
+        *PANE_COMMANDS,
+        *APP_COMMANDS,
+        *MOVE_COMMANDS,
+        *GRID_COMMANDS,
+        *LOG_COMMANDS,
+        *LOG_JOB_COMMANDS,
+    ),
+    "tab of recurring jobs": (*STANDING_COMMANDS, *QUEUE_COMMANDS, *PANE_COMMANDS, *APP_COMMANDS, *MOVE_COMMANDS),
+    "columns": (*COLUMN_COMMANDS, BACK, *MOVE_COMMANDS),
+    "logs": (
+        *JOB_COMMANDS,
+        *LOG_COMMANDS,
+        *(command for command in LOG_JOB_COMMANDS if command.name != "attempts"),
+        *(command for command in PANE_COMMANDS if command.action_name in {"zoom", "pane"}),
+        BACK,
+        *APP_COMMANDS,
+        *MOVE_COMMANDS,
+    ),
+    "screen of a job": (*JOB_COMMANDS, BACK, *APP_COMMANDS),
+    "screen of a GPU": (*JOB_COMMANDS, *GPU_PAGE_COMMANDS, BACK, *APP_COMMANDS, *MOVE_COMMANDS),
+    "screen of processes": (PROCESSES, SHELL, COPY, BACK, *APP_COMMANDS, *MOVE_COMMANDS),
+    "process view": (
+        PROCESS_VIEW,
+        *PROCESS_COMMANDS,
+        *(command for command in QUEUE_COMMANDS if command.action in {"filter", "clear_filter"}),
+        *(command for command in JOB_COMMANDS if command.name == "cancel"),
+        BACK,
+        *(command for command in APP_COMMANDS if command is not PROCESS_VIEW),
+        *MOVE_COMMANDS,
+    ),
+    "page of a container": (
+        STOP_CONTAINER,
+        *LOG_COMMANDS,
+        *(command for command in LOG_JOB_COMMANDS if command.name == "error"),
+        BACK,
+        *APP_COMMANDS,
+        *MOVE_COMMANDS,
+    ),
+    "submit form": (*SUBMIT_COMMANDS, PALETTE),
+    "timeline": (
+        TIMELINE_SCREEN,
+        *JOB_COMMANDS,
+        *GPU_COMMANDS,
+        *TIMELINE_COMMANDS,
+        BACK,
+        *APP_COMMANDS,
+        *MOVE_COMMANDS,
+    ),
+    "what-if panel": (*WHAT_IF_COMMANDS, *FURTHER, YES, NO),
+    "questions": (YES, NO),
+    "question at the end": LEAVE_COMMANDS,
+    "lists to choose from": (TAKE_LINE, SAVE_TEMPLATE, BACK, *MOVE_COMMANDS),
+    "list of themes": (TAKE_LINE, BACK, *MOVE_COMMANDS[:2]),
+    "dialog that copies": (*COPY_COMMANDS, BACK),
+    "help": (SEARCH_HELP, HELP, CLOSE, BACK, *MOVE_COMMANDS),
+    "notices": (NOTICES, CLOSE, BACK, *MOVE_COMMANDS),
+    "lines to type": (GIVE_UP,),
+    "form of a reservation": (GIVE_UP, SEND),
+}
+OF_CLUSTERS = {(command.action_name, command.argument): command for command in COMMANDS if command.capability}
+"""Commands that need a capability, by name and argument of their action."""
+OF_VIEWS = frozenset(command.capability for command in COMMANDS if command.capability and not command.needs)
+"""Capabilities that the queue as a whole has or lacks, whatever is selected."""
+CHANGING = frozenset(command.action_name for command in COMMANDS if command.changes)
+"""Actions that change more than the screen."""
+
+
+def by_group(commands: tuple[Command, ...] = COMMANDS) -> dict[str, list[Command]]:
+    groups: dict[str, list[Command]] = {}
+    for command in commands:
+        groups.setdefault(command.group, []).append(command)
+    return groups
+
+
+@cache  # they never change, and each unavailable command needs them
+def places() -> dict[str, tuple[Command, ...]]:
+    """Return the commands by the place of their keys; those not named above belong to their group's place."""
+    found = {place: (*commands, *ANYWHERE_COMMANDS) for place, commands in _PLACES.items()}
+    placed = {command.name for commands in found.values() for command in commands}
+    for command in COMMANDS:
+        if command.name not in placed:
+            found[command.group] = (*found.get(command.group, APP_COMMANDS), command)
+    return found
+
+
+_OF_ROWS = frozenset({"mark", "filter", "clear_filter", "fold", "sort", "columns"})
+_OF_PANES = tuple(
+    command for command in PANE_COMMANDS if command.action_name in {"zoom", "hide", "all_panes", "log_place"}
+)
+_OF_GPUS = frozenset({"reserve", "gpu_view", "gpu_processes", "graph_span"})
+_OF_LOGS = frozenset(
+    {
+        *("pause_log", "log_search", "log_only", "clear_log", "error", "attempt_before", "attempt_after", "attempts"),
+        *("pin_log", "log_wrap", "log_times", "copy_lines", "save_log"),
+    }
+)
+_EVERY = (*JOB_COMMANDS, *EDIT_COMMANDS, *QUEUE_COMMANDS, *PANE_COMMANDS, *APP_COMMANDS)
+MENUS = {
+    "queue": (
+        *STANDING_COMMANDS,
+        *JOB_COMMANDS,
+        GPU,
+        *(command for command in EDIT_COMMANDS if command.name not in _OF_GPUS),
+        *(command for command in QUEUE_COMMANDS if command.name in _OF_ROWS),
+        *_OF_PANES,
+    ),
+    "gpus": (
+        GPU,
+        *GPU_COMMANDS,
+        *(command for command in _EVERY if command.name in _OF_GPUS),
+        *JOB_COMMANDS,
+        *_OF_PANES,
+    ),
+    "log": (*(command for command in (*LOG_COMMANDS, *LOG_JOB_COMMANDS) if command.name in _OF_LOGS), *_OF_PANES),
+    "processes": (*PROCESS_COMMANDS, *(command for command in JOB_COMMANDS if command.name == "cancel")),
+}
+"""Commands of the menu of each pane and table, in order; only available ones are listed."""

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from gputui.cli.main import COMMANDS as SHELL
 from gputui.cli.main import cli
 from gputui.domain.verbs import MEANINGS, Meaning, suggestion, words_of
-from gputui.tui.commands import BY_NAME
-from gputui.tui.keymap import by_group
+from gputui.tui.commands import BY_NAME, by_group
 from gputui.tui.screens.help import matching
 from gputui.tui.screens.menu import Offer, find_commands
 from tests.cases import cases

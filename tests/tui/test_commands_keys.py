@@ -10,9 +10,9 @@ import pytest
 from gputui.domain.errors import InputError
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.text import width
-from gputui.tui.commands import COMMANDS
+from gputui.tui.commands import COMMANDS, places
 from gputui.tui.frame import FrameSize, frame
-from gputui.tui.keymap import Keymap, places
+from gputui.tui.keymap import Keymap
 from gputui.tui.keys import key_name, key_of
 from gputui.tui.screens.help import Context, Help, arranged, help_lines
 from gputui.tui.screens.main import Main

@@ -5,8 +5,7 @@ from __future__ import annotations
 from gputui.domain.action import Hold
 from gputui.domain.settings import ConsoleSettings
 from gputui.tui.actions import ActionRequested
-from gputui.tui.commands import COMMANDS, bindings
-from gputui.tui.keymap import places
+from gputui.tui.commands import COMMANDS, bindings, places
 from tests.tui.console import Console, on_screen
 from tests.tui.sample import viewer
 

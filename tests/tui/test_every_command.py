@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from textual.css.query import NoMatches
 
-from gputui.tui.commands import COMMANDS
-from gputui.tui.keymap import places
+from gputui.tui.commands import COMMANDS, places
 from gputui.tui.screens.menu import find_commands, offers
 from tests.tui.every import (
     eyes,

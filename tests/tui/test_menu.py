@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gputui.tui.app import Gputui
-from gputui.tui.keymap import MENUS
+from gputui.tui.commands import MENUS
 from gputui.tui.screens.dialogs import Prompt
 from gputui.tui.screens.help import Notices
 from gputui.tui.screens.log_pane import LogPane

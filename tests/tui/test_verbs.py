@@ -36,8 +36,7 @@ from gputui.domain.verbs import (
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.permissions import UserPermissions
 from gputui.tui.actions import Undo, told
-from gputui.tui.commands import COMMANDS
-from gputui.tui.keymap import CHANGING, MENUS
+from gputui.tui.commands import CHANGING, COMMANDS, MENUS
 from tests.cases import cases
 from tests.factories import ACTOR, NOW, FakeClock, job, snapshot, view
 from tests.memory_store import MemoryJobStore

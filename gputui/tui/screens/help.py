@@ -33,8 +33,9 @@ from gputui.tui.commands import (
     Command,
     bindings,
     bound_to,
+    by_group,
 )
-from gputui.tui.keymap import ALL_THERE, Lacking, by_group, keymap_of, lack
+from gputui.tui.keymap import ALL_THERE, Lacking, keymap_of, lack
 from gputui.tui.keys import order_words
 from gputui.tui.notifications import Notification
 from gputui.tui.present.cells import (

@@ -20,7 +20,8 @@ from gputui.domain.state import JobState
 from gputui.domain.text import plain
 from gputui.domain.verbs import BY_NAME, SIGNAL, SIGNALS
 from gputui.tui.actions import ActionRequested
-from gputui.tui.keymap import CHANGING, OF_CLUSTERS, OF_VIEWS, Lacking, lack
+from gputui.tui.commands import CHANGING, OF_CLUSTERS, OF_VIEWS
+from gputui.tui.keymap import Lacking, lack
 from gputui.tui.present.job import job_title
 from gputui.tui.screens.dialogs import Choose, ClosedOnce, Confirm, CopyDialog, Prompt
 from gputui.tui.services import Services

@@ -18,8 +18,8 @@ from gputui.domain.arrays import count
 from gputui.domain.gpu import GpuView, index_of
 from gputui.domain.job import Job
 from gputui.domain.text import broken, width
-from gputui.tui.commands import COMMANDS, Command, place_of
-from gputui.tui.keymap import ALL_THERE, MENUS, Lacking, keymap_of, why_not
+from gputui.tui.commands import COMMANDS, MENUS, Command, place_of
+from gputui.tui.keymap import ALL_THERE, Lacking, keymap_of, why_not
 from gputui.tui.keys import key_name
 from gputui.tui.present.cells import AMBER, BLUE, DIM, PLAIN, STRONG, Cell, cell, fitted
 from gputui.tui.present.job import job_title

@@ -47,12 +47,13 @@ from gputui.tui.commands import (
     BACK,
     JOB_COMMANDS,
     LOG_COMMANDS,
+    MENUS,
     PROCESS_COMMANDS,
     QUEUE_COMMANDS,
     STOP_CONTAINER,
     bindings,
 )
-from gputui.tui.keymap import MENUS, keymap_of
+from gputui.tui.keymap import keymap_of
 from gputui.tui.present.cells import DIM, GROUND, STRONG, Cell, Column, PlacedColumn, cell
 from gputui.tui.present.gpu import label_of
 from gputui.tui.present.gpu_detail import several_graph_lines
