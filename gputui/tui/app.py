@@ -356,6 +356,7 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         self.works.watch(self.actions.add(None))
 
     def action_command_palette(self) -> None:
+        from gputui.tui.screens.dialogs import ask
         from gputui.tui.screens.menu import CommandFinder, offers
 
         if isinstance(self.screen, CommandFinder):
@@ -366,11 +367,7 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
             if place := place_of(command, self.screen):
                 await self.run_action(command.action, default_namespace=place)
 
-        def chosen(number: int | None) -> None:
-            if number is not None:
-                self.call_later(run, offered[number].command)
-
-        self.push_screen(CommandFinder(offered), chosen)
+        ask(self, CommandFinder(offered), lambda number: self.call_later(run, offered[number].command))
 
     def action_help(self) -> None:
         from gputui.tui.screens.help import Context, Help

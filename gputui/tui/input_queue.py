@@ -82,8 +82,7 @@ class Pastes:
     As keys it would run commands: the `x` of a pasted `export PATH` opens a shell in the job.
     """
 
-    def __init__(self) -> None:
-        self._until = float("-inf")
+    _until = float("-inf")
 
     def read(self, messages: Iterable[Message], now: float) -> Iterator[Message]:
         """Yield the messages of one read at that monotonic time; keys that are pasted text as one Paste."""

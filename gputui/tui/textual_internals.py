@@ -208,10 +208,8 @@ def runs(rows: Iterable[int]) -> Iterator[tuple[int, int]]:
 class PipedEvent(threading.Event):
     """Event that a selector can wait for too; its files are open from then on until they are closed."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._files: tuple[int, ...] = ()
-        self._is_written = False
+    _files: tuple[int, ...] = ()
+    _is_written = False
 
     def fileno(self) -> int:
         if not self._files:
@@ -373,10 +371,8 @@ class ExactCompositor(Compositor):
     key.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._changed: list[int] | None = None
-        """Rows of the screen to draw, from the top; None for all."""
+    _changed: list[int] | None = None
+    """Rows of the screen to draw, from the top; None for all."""
 
     def render_partial_update(self) -> ChopsUpdate | None:
         self._changed = sorted({row for region in self._dirty_regions for row in region.line_range})

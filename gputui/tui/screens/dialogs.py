@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from textual import events, on
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
-from textual.screen import ModalScreen
+from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
@@ -63,8 +63,7 @@ class ClosedOnce(SeenThrough[T]):
     def on_screen_resume(self) -> None:
         draw_line(self)
 
-    def on_screen_suspend(self) -> None:
-        draw_line(self)
+    on_screen_suspend = on_screen_resume
 
     def dismiss(self, result: T | None = None) -> AwaitComplete:
         return super().dismiss(result) if self.is_active else AwaitComplete.nothing()  # type: ignore[no-untyped-call]
@@ -110,6 +109,16 @@ class Dialog(Leavable[T], ModalScreen[T]):
     def answers(self, *answers: tuple[Command, str]) -> str:
         told = ((keymap_of(self).told(command).first_key, words) for command, words in answers)
         return "     ".join(f"{key}  {words}" if key else words for key, words in told)
+
+
+def ask(app: App[Any], question: Screen[T], then: Callable[[T], object]) -> None:
+    """Open a dialog, and pass on its answer, unless that is no, or None for a dialog that was left."""
+
+    def answered(answer: T | None) -> None:
+        if answer is not None and answer is not False:
+            then(answer)
+
+    app.push_screen(question, answered)
 
 
 _WIDEST, _FRAME = 112, 7
@@ -195,7 +204,7 @@ class Confirm(Dialog[bool]):
         self.dismiss(word == "yes")
 
 
-class Prompt(Dialog[str | None]):
+class Prompt(Dialog[str]):
     """Question that returns a line of text; None after Escape."""
 
     BINDINGS: ClassVar = bindings((GIVE_UP,))
@@ -226,7 +235,7 @@ SAVE = -1
 """Answer of the key that saves."""
 
 
-class Choose(Dialog[int | None]):
+class Choose(Dialog[int]):
     """Question that returns the index of the chosen line; None after Escape."""
 
     BINDINGS: ClassVar = [*bindings(MOVE_COMMANDS), *bindings((TAKE_LINE, SAVE_TEMPLATE, BACK))]
@@ -329,7 +338,7 @@ def copied(job: Job) -> dict[str, str]:
     return {name: plain(text, 100_000) for name, text in texts.items() if text}
 
 
-class CopyDialog(Dialog[str | None]):
+class CopyDialog(Dialog[str]):
     """Dialog in which a second key chooses the text to copy; None after Escape."""
 
     BINDINGS: ClassVar = bindings((*COPY_COMMANDS, BACK))
@@ -367,7 +376,7 @@ _WORDS = (
 """Texts of the commands, in order."""
 
 
-class LeaveDialog(Dialog[ExitChoice | None]):
+class LeaveDialog(Dialog[ExitChoice]):
     """Dialog with the choices to hand over, stop, or stay."""
 
     BINDINGS: ClassVar = bindings(LEAVE_COMMANDS)
@@ -496,7 +505,7 @@ class ColumnTable(LineTable[str]):
         return cell(words, PLAIN if is_shown and key not in self._absent else DIM)
 
 
-class ColumnChooser(Dialog[ChosenColumns | None]):
+class ColumnChooser(Dialog[ChosenColumns]):
     BINDINGS: ClassVar = bindings((*COLUMN_COMMANDS, BACK))
     DEFAULT_CSS = """
     ColumnChooser .dialog { width: 84; height: 30; max-height: 96%; }

@@ -42,7 +42,7 @@ from gputui.tui.commands import GIVE_UP, PALETTE, SEND, SUBMIT_COMMANDS, binding
 from gputui.tui.present.cells import AMBER, DIM, RED, Cell, cell
 from gputui.tui.proposals import WindowProposal, describe_window
 from gputui.tui.screens import job_form
-from gputui.tui.screens.dialogs import SAVE, Choose, Confirm, Dialog, Prompt
+from gputui.tui.screens.dialogs import SAVE, Choose, Confirm, Dialog, Prompt, ask
 from gputui.tui.screens.form_fields import (
     Below,
     FlagField,
@@ -109,13 +109,9 @@ class DraftLoader:
 
     def action_recent(self) -> None:
         entries = recent_submissions(self._services.preferences)
-
-        def chosen(place: int | None) -> None:
-            if place is not None:
-                self._recall(entries[place], "")
-
         lines = describe_drafts([entry.draft for entry in entries])
-        self._screen.app.push_screen(Choose("Last submissions", lines, none="Nothing was submitted here yet."), chosen)
+        question = Choose("Last submissions", lines, none="Nothing was submitted here yet.")
+        ask(self._screen.app, question, lambda place: self._recall(entries[place], ""))
 
     def _recall(self, entry: RecentSubmission, said: str) -> None:
         env = f"Values of {listed(entry.env)} are not kept: type them again." if entry.env else ""
@@ -127,22 +123,22 @@ class DraftLoader:
             self._screen.say("there are no templates here")
             return
 
-        def ask(names: tuple[str, ...]) -> None:
+        def choose(names: tuple[str, ...]) -> None:
             none = f"No templates yet: they are job files in {directory}."
             question = Choose("Templates", names, none=none, saves="save the form as a template")
-            self._screen.app.push_screen(question, lambda place: chosen(place, names))
+            ask(self._screen.app, question, lambda place: chosen(place, names))
 
-        def chosen(place: int | None, names: tuple[str, ...]) -> None:
+        def chosen(place: int, names: tuple[str, ...]) -> None:
             if place == SAVE:
                 self._save(directory)
-            elif place is not None:
-                name, by = names[place], self._screen.submitter
-                self._in_worker(
-                    lambda: job_file.read_draft(directory / f"{name}.toml", by),
-                    lambda draft: self._screen.fill(draft, f"From the template {name}."),
-                )
+                return
+            name, by = names[place], self._screen.submitter
+            self._in_worker(
+                lambda: job_file.read_draft(directory / f"{name}.toml", by),
+                lambda draft: self._screen.fill(draft, f"From the template {name}."),
+            )
 
-        self._in_worker(lambda: template_names(directory), ask)
+        self._in_worker(lambda: template_names(directory), choose)
 
     def _save(self, directory: Path) -> None:
         draft = self._screen.draft()
@@ -271,11 +267,8 @@ class Submit(Dialog[None]):
         self.say(self.purpose.welcome)
         self.set_interval(1.0, self._tick)
         backend, server = self._services.backend, self._services.server
-
-        def ask_engine() -> None:  # on a thread of its own, since it may take seconds
-            self.post_message(ImagesFound(tuple(backend.images(server))))
-
-        Thread(target=ask_engine, name="gputui-images", daemon=True).start()
+        tell = lambda: self.post_message(ImagesFound(tuple(backend.images(server))))  # noqa: E731
+        Thread(target=tell, name="gputui-images", daemon=True).start()  # since an engine may take seconds
         if locked := self.purpose.locked():
             self.body.keep_as_is(locked)
         if changeable := self.purpose.changeable():
@@ -486,12 +479,7 @@ class Submit(Dialog[None]):
         if not self.is_touched:
             self.dismiss()
             return
-
-        def answered(yes: bool | None) -> None:
-            if yes:
-                self.dismiss()
-
-        self.app.push_screen(Confirm("Leave the form?", "Your input will be lost."), answered)
+        ask(self.app, Confirm("Leave the form?", "Your input will be lost."), lambda _: self.dismiss())
 
 
 USUAL = "8h"
@@ -616,13 +604,8 @@ class Reserve(Dialog[None]):
                 self.query_one(f"#{name}").focus()
             return
         proposal = WindowProposal(window, self._gpus)
-
-        def answered(is_made: bool | None) -> None:
-            if is_made:
-                self.dismiss()
-
         if self._services.shows_what_if:
-            self.app.push_screen(WhatIf(self._services, self._snapshot, proposal), answered)
+            ask(self.app, WhatIf(self._services, self._snapshot, proposal), lambda _: self.dismiss())
             return
         self.app.post_message(ActionRequested(proposal.action(), server=self._snapshot.server_name))
         self.dismiss()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from textual import work
+from textual import on, work
 from textual.screen import Screen
 
 from gputui.domain.action import Action, DrainGpus, ResumeGpus, Signal
@@ -23,9 +23,10 @@ from gputui.tui.actions import ActionRequested
 from gputui.tui.commands import CHANGING, OF_CLUSTERS, OF_VIEWS
 from gputui.tui.keymap import Lacking, lack
 from gputui.tui.present.job import job_title
-from gputui.tui.screens.dialogs import Choose, ClosedOnce, Confirm, CopyDialog, Prompt
+from gputui.tui.screens.dialogs import Choose, ClosedOnce, Confirm, CopyDialog, Prompt, ask
 from gputui.tui.services import Services
 from gputui.tui.terminal import copy, open_shell
+from gputui.tui.widgets.line_table import RowOpened
 
 if TYPE_CHECKING:
     from gputui.tui.proposals import Proposal
@@ -118,30 +119,22 @@ class JobScreen(ClosedOnce[None], Screen[None]):
         if not verb.question:
             self.request(action, subject)
             return
-
-        def answered(yes: bool | None) -> None:
-            if yes:
-                self.request(action, subject)
-
         which = f"job {job_title(jobs[0])}" if len(jobs) == 1 else f"{count(jobs)} jobs"
         follow = partial(_what_cancel_does, jobs)
-        self.app.push_screen(Confirm(f"{verb.question} {which}?", follow(self._snapshot), follow), answered)
+        question = Confirm(f"{verb.question} {which}?", follow(self._snapshot), follow)
+        ask(self.app, question, lambda _: self.request(action, subject))
 
     def action_signal(self) -> None:
         jobs = [job for job in self.own_subjects() if SIGNAL.may(job)]
         if not jobs:
             return
-
-        def chosen(place: int | None) -> None:
-            from gputui.request.job_values import signal_number
-
-            if place is not None:
-                number = signal_number(SIGNALS[place].name, "")
-                self.request(Signal(tuple(job.id for job in jobs), number))
+        from gputui.request.job_values import signal_number
 
         which = f"job {job_title(jobs[0])}" if len(jobs) == 1 else f"{count(jobs)} jobs"
         lines = [f"{each.name:<6}{each.use}" for each in SIGNALS]
-        self.app.push_screen(Choose(f"Signal {which}", lines, none="none"), chosen)
+        ids, numbers = tuple(job.id for job in jobs), [signal_number(each.name, "") for each in SIGNALS]
+        question = Choose(f"Signal {which}", lines, none="none")
+        ask(self.app, question, lambda place: self.request(Signal(ids, numbers[place])))
 
     def request(self, action: Action, subject: str = "", server: str = "") -> None:
         self.post_message(ActionRequested(action, subject, server))
@@ -171,12 +164,8 @@ class JobScreen(ClosedOnce[None], Screen[None]):
             self.app.push_screen(self._services.pages.processes(self._services, self._snapshot, job.id))
 
     def action_copy(self) -> None:
-        def chosen(text: str | None) -> None:
-            if text is not None:
-                copy(self.app, text, plain(text, 60))
-
         if (job := self.subject()) is not None:
-            self.app.push_screen(CopyDialog(job), chosen)
+            ask(self.app, CopyDialog(job), lambda text: copy(self.app, text, plain(text, 60)))
 
 
 class GpuScreen(JobScreen):
@@ -231,14 +220,10 @@ class GpuScreen(JobScreen):
         if found is None or self._proposes("drain"):
             return
         name, words = found
-
-        def answered(reason: str | None) -> None:
-            if reason is not None:
-                self.request(DrainGpus((name,), reason), words)
-
         why = self._services.lacking.get(Capability.DRAIN_GPU)
         detail = f"{why}. Running jobs continue." if why else "Running jobs continue; no new starts."
-        self.app.push_screen(Prompt(f"Drain {words}", "Reason", detail), answered)
+        question = Prompt(f"Drain {words}", "Reason", detail)
+        ask(self.app, question, lambda reason: self.request(DrainGpus((name,), reason), words))
 
     def action_resume(self) -> None:
         if (found := self._drained()) is not None and not self._proposes("resume"):
@@ -252,6 +237,7 @@ class OverlayScreen(GpuScreen):
         super().__init__(services, snapshot)
         self._follow = follow
 
+    @on(RowOpened)
     def action_detail(self) -> None:
         def follow(job_id: JobId) -> None:
             self._follow(job_id)

@@ -20,7 +20,7 @@ from gputui.domain.text import plain, plural
 from gputui.tui.commands import GIVE_UP, bindings
 from gputui.tui.keymap import keymap_of
 from gputui.tui.progress import IsWanted, LatestWorker, LongTask, TaskCancelledError, TaskStarted
-from gputui.tui.screens.dialogs import Leavable
+from gputui.tui.screens.dialogs import Confirm, Leavable, Prompt, ask
 from gputui.tui.terminal import copy
 from gputui.tui.widgets.line_table import RIGHT, MenuAsked
 from gputui.tui.widgets.log_follower import LogFollower
@@ -83,21 +83,18 @@ class LogSaver:
         follower, app = self._pane.follower, self._pane.app
         if follower is None:
             return
-        from gputui.tui.screens.dialogs import Prompt
-
         name = shown_id(follower.job_id).replace(":", "-")
         suggested = f"job-{name}.log" if follower.attempt is None else f"job-{name}-attempt-{follower.attempt}.log"
 
-        def answered(typed: str | None) -> None:
-            if typed is not None:
-                try:
-                    self._save(follower, typed_path(typed or suggested, "file"), overwrite=False)
-                except InputError as error:
-                    app.notify(str(error), severity="error")
+        def answered(typed: str) -> None:
+            try:
+                self._save(follower, typed_path(typed or suggested, "file"), overwrite=False)
+            except InputError as error:
+                app.notify(str(error), severity="error")
 
         place = plain(str(present_directory() or "a directory that has been deleted"), 200)
         detail = f"As {suggested} unless you name another file, in {place}"
-        app.push_screen(Prompt("Save the whole log", suggested, detail), answered)
+        ask(app, Prompt("Save the whole log", suggested, detail), answered)
 
     def _save(self, follower: LogFollower, path: Path, *, overwrite: bool) -> None:
         app, saving = self._pane.app, LongTask(f"Saving {path.name}", "lines")
@@ -123,13 +120,8 @@ class LogSaver:
         return LogRead(lambda: self._pane.app.notify(words, title="Not saved", severity="error"))
 
     def _ask_to_overwrite(self, follower: LogFollower, path: Path) -> None:
-        from gputui.tui.screens.dialogs import Confirm
-
-        def answered(yes: bool | None) -> None:
-            if yes:
-                self._save(follower, path, overwrite=True)
-
-        self._pane.app.push_screen(Confirm("Overwrite the file?", plain(str(path), 200)), answered)
+        question = Confirm("Overwrite the file?", plain(str(path), 200))
+        ask(self._pane.app, question, lambda _: self._save(follower, path, overwrite=True))
 
 
 _LONGEST = 500

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
+from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Container
@@ -286,9 +287,7 @@ class LogsScreen(JobScreen):
         follower = LogFollower(self._services.backend, log.job_id, log.attempt)
         pane.follow(follower, log.heading(self._jobs.get(log.job_id)))
 
-    def on_resize(self) -> None:
-        self._arrange()
-
+    @on(events.Resize)
     def _arrange(self) -> None:
         """Arrange the panes in columns of even width; the last pane takes the rest of its row."""
         panes = list(self.query(LogPane))
@@ -299,9 +298,7 @@ class LogsScreen(JobScreen):
         if panes and not self.has_class("-zoomed"):
             panes[-1].styles.column_span = columns - (len(panes) - 1) % columns
 
-    def on_descendant_focus(self) -> None:
-        self._show_keys()
-
+    @on(events.DescendantFocus)
     def _show_keys(self) -> None:
         if not self._keys.is_attached:
             return  # a snapshot may arrive before the screen is ready

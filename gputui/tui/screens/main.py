@@ -40,7 +40,7 @@ from gputui.tui.present.gpu_rows import Labels, holder
 from gputui.tui.present.job import JobContext
 from gputui.tui.present.status import no_gpu_words, status_line, summary_line
 from gputui.tui.progress import Repaints
-from gputui.tui.screens.dialogs import Choose, Prompt
+from gputui.tui.screens.dialogs import Choose, Prompt, ask
 from gputui.tui.screens.job_screen import GpuScreen
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.logs import LogController
@@ -113,24 +113,15 @@ class ServerChoice(Struct, eq=False):
         if len(names) < 2:
             chosen(*self.scope)
             return
-        first = self.name
+        first, scoped = self.name, self._services.scoped
         names.sort(key=lambda name: name != first)
-
-        def answered(place: int | None) -> None:
-            if place is not None:
-                chosen(*self._services.scoped(self._screen.snapshot, names[place]))
-
-        self._screen.app.push_screen(Choose(question, names, none=""), answered)
+        dialog = Choose(question, names, none="")
+        ask(self._screen.app, dialog, lambda place: chosen(*scoped(self._screen.snapshot, names[place])))
 
     def action_pause(self) -> None:
         server = self.name
-
-        def answered(reason: str | None) -> None:
-            if reason is not None:
-                self._screen.request(Pause(reason), server=server)
-
-        title = f"Pause {server or 'the scheduler'}"
-        self._screen.app.push_screen(Prompt(title, "Reason", "Running jobs continue; no new starts."), answered)
+        question = Prompt(f"Pause {server or 'the scheduler'}", "Reason", "Running jobs continue; no new starts.")
+        ask(self._screen.app, question, lambda reason: self._screen.request(Pause(reason), server=server))
 
     def action_unpause(self) -> None:
         self._screen.request(Unpause(), server=self.name)

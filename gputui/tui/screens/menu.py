@@ -23,7 +23,7 @@ from gputui.tui.keymap import ALL_THERE, Lacking, keymap_of, why_not
 from gputui.tui.keys import key_name
 from gputui.tui.present.cells import AMBER, BLUE, DIM, PLAIN, STRONG, Cell, cell, fitted
 from gputui.tui.present.job import job_title
-from gputui.tui.screens.dialogs import Choose
+from gputui.tui.screens.dialogs import Choose, ask
 from gputui.tui.widgets.line_table import CellLines
 
 
@@ -137,14 +137,14 @@ _FRAME, _MARK = 4, 2
 def open_menu(screen: Screen[Any], title: str, commands: Sequence[Command], at: Offset) -> None:
     """Open a menu of these commands on a screen, and run the chosen one there."""
 
-    def chosen(number: int | None) -> None:
-        if number is not None and (place := place_of(commands[number], screen)) is not None:
+    def chosen(number: int) -> None:
+        if (place := place_of(commands[number], screen)) is not None:
             screen.call_later(screen.app.run_action, commands[number].action, place)
 
     rows = [(command.title, key_name(command.keys[0]) if command.keys else "") for command in commands]
     names, keys = (max((len(row[column]) for row in rows), default=0) for column in (0, 1))
     lines = [f"{name:<{names}}  {key:>{keys}}" for name, key in rows]
-    screen.app.push_screen(Menu(title, lines, at), chosen)
+    ask(screen.app, Menu(title, lines, at), chosen)
 
 
 def open_row_menu(

@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import ClassVar
 
 from msgspec.structs import replace
-from textual import on, work
+from textual import events, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
@@ -367,9 +368,7 @@ class GpuDetailScreen(OverlayScreen):
         self._snapshot = snapshot
         self.tick()
 
-    def on_screen_resume(self) -> None:
-        self.tick()
-
+    @on(events.ScreenResume)
     @on(Page.Scrolled)
     def tick(self) -> None:
         if not self.is_mounted or not self.is_in_sight:
@@ -483,11 +482,8 @@ class ProcessTable(LineTable[int]):
 
     COLUMNS: ClassVar = PROCESS_COLUMNS
     noun = "process"
-
-    def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's word
-        super().__init__(id=id)
-        self._rows: Mapping[int, ProcessRow] = {}
-        self._memory: Mapping[int, int] = {}
+    _rows: Mapping[int, ProcessRow] = MappingProxyType({})
+    _memory: Mapping[int, int] = MappingProxyType({})
 
     def show(self, rows: tuple[ProcessRow, ...], memory: Mapping[int, int], empty: Cell) -> None:
         """Show the processes, with the GPU memory of each pid that uses some."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from threading import Thread
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from msgspec import Struct
@@ -70,7 +71,7 @@ from gputui.tui.present.process import (
     view_cell,
 )
 from gputui.tui.progress import IsWanted, LatestWorker
-from gputui.tui.screens.dialogs import Confirm, ScrollingDialog
+from gputui.tui.screens.dialogs import Confirm, ScrollingDialog, ask
 from gputui.tui.screens.job_screen import JobScreen
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.services import Services
@@ -97,12 +98,10 @@ def act(app: App[Any], begun: str, call: Callable[[], str]) -> None:
 
 
 def ask_stop(screen: Screen[Any], use: ForeignUse, container_id: str, words: str) -> None:
-    def answered(yes: bool | None) -> None:
-        if yes:
-            act(screen.app, f"Stopping container {words} …", lambda: use.stop(container_id))
-
     detail = "It gets its stop signal, and is killed when its stop timeout is over, 10 s unless it has its own."
-    screen.app.push_screen(Confirm(plain(f"Stop container {words}?", 200), detail), answered)
+    question = Confirm(plain(f"Stop container {words}?", 200), detail)
+    begun = f"Stopping container {words} …"
+    ask(screen.app, question, lambda _: act(screen.app, begun, lambda: use.stop(container_id)))
 
 
 @dataclass(eq=False)
@@ -262,12 +261,9 @@ class GpuProcessTable(LineTable[str]):
     """Processes and containers on GPUs, by row key. A column without known values is left out."""
 
     noun = "process"
-
-    def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's word
-        super().__init__(id=id)
-        self._rows: dict[str, GpuProcessRow] = {}
-        self._order = ProcessOrder()
-        self._shown_columns: tuple[Column, ...] = PROCESS_VIEW_COLUMNS
+    _rows: Mapping[str, GpuProcessRow] = MappingProxyType({})
+    _order = ProcessOrder()
+    _shown_columns: tuple[Column, ...] = PROCESS_VIEW_COLUMNS
 
     def show(self, rows: Sequence[GpuProcessRow], order: ProcessOrder, empty: Cell) -> None:
         self._rows = {row.key: row for row in rows}
@@ -400,9 +396,7 @@ class GpuProcessesScreen(JobScreen):
         if _lists_at(snapshot) != self._lists_at:
             self.ask()
 
-    def on_screen_resume(self) -> None:
-        self.ask()
-
+    @on(events.ScreenResume)
     def ask(self) -> None:
         if not self.is_mounted or not self.is_in_sight:
             return
@@ -574,13 +568,13 @@ class GpuProcessesScreen(JobScreen):
             detail = f"Processes of jobs get no signals from here. The job of {tenant} ends as a whole."
             question = f"pid {row.pid} belongs to job {plain(row.job, 80)}. Cancel the job?"
 
-        def answered(yes: bool | None) -> None:
-            if yes and job is not None:
+        def answered(_: bool) -> None:
+            if job is not None:
                 self.request(Cancel((job.id,)))
-            elif yes:
+            else:
                 act(self.app, f"Sending {name} to pid {row.pid} …", lambda: use.signal(target, name))
 
-        self.app.push_screen(Confirm(question, detail), answered)
+        ask(self.app, Confirm(question, detail), answered)
 
     def action_stop_container(self) -> None:
         row, use = self.row(), self._services.foreign

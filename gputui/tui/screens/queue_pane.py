@@ -34,7 +34,7 @@ from gputui.domain.text import plain, plural
 from gputui.tui.keymap import keymap_of
 from gputui.tui.present.status import foreign_use_words
 from gputui.tui.progress import IsWanted, LatestWorker
-from gputui.tui.screens.dialogs import ColumnChooser, Confirm, Prompt
+from gputui.tui.screens.dialogs import ColumnChooser, Confirm, Prompt, ask
 from gputui.tui.screens.job_screen import JobScreen, Predicate
 from gputui.tui.services import Services
 from gputui.tui.widgets.job_table import JobTable
@@ -264,14 +264,13 @@ class QueueController:
         self._redraw()
 
     def action_columns(self) -> None:
-        def chosen(columns: ChosenColumns | None) -> None:
-            if columns is not None:
-                self.table.live.chosen = columns
-                self._services.preferences.put(SECTION, {"columns": list(columns.keys)})
-                self._rearrange()
+        def chosen(columns: ChosenColumns) -> None:
+            self.table.live.chosen = columns
+            self._services.preferences.put(SECTION, {"columns": list(columns.keys)})
+            self._rearrange()
 
         usual = ChosenColumns.of({}, self._services.settings.console.columns)
-        self._screen.app.push_screen(ColumnChooser(self.table.live.chosen, usual, self.table.live.absent), chosen)
+        ask(self._screen.app, ColumnChooser(self.table.live.chosen, usual, self.table.live.absent), chosen)
 
     # tabs
 
@@ -460,7 +459,7 @@ class QueueEditor:
         if job is None:
             return
 
-        def answered(expression: str | None) -> None:
+        def answered(expression: str) -> None:
             if not expression:
                 return
             try:
@@ -471,8 +470,7 @@ class QueueEditor:
                 self._screen.request(action, f"job {shown_id(job.id)}", server_of(job.id))
 
         detail = "Minute hour day month weekday, as in a crontab: 0 3 * * *  or  @daily"
-        prompt = Prompt(f"Recurring job like #{job.shown_id}", "schedule", detail)
-        self._screen.app.push_screen(prompt, answered)
+        ask(self._screen.app, Prompt(f"Recurring job like #{job.shown_id}", "schedule", detail), answered)
 
     def action_pause_recurring(self) -> None:
         if entry := self._recurring():
@@ -499,12 +497,7 @@ class QueueEditor:
             detail = "Its GPUs are released."
         else:
             return
-
-        def answered(yes: bool | None) -> None:
-            if yes:
-                self._screen.request(action, subject)
-
-        self._screen.app.push_screen(Confirm(question, detail), answered)
+        ask(self._screen.app, Confirm(question, detail), lambda _: self._screen.request(action, subject))
 
 
 def again(job: Job, expression: str) -> AddRecurring:

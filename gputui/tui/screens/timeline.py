@@ -43,7 +43,7 @@ from gputui.tui.present.timeline import (
 from gputui.tui.progress import IsWanted, LatestWorker, Throttle, are_alike, failure_words
 from gputui.tui.screens.job_screen import OverlayScreen
 from gputui.tui.services import Services
-from gputui.tui.widgets.line_table import CellLines, CursorMoved, LineTable, RowOpened
+from gputui.tui.widgets.line_table import CellLines, CursorMoved, LineTable
 from gputui.tui.widgets.status_bars import KeyBar
 
 BarRowKey: TypeAlias = tuple[str, int]
@@ -315,9 +315,7 @@ class TimelineScreen(OverlayScreen):
     def on_resize(self) -> None:
         self.call_after_refresh(self._draw)
 
-    def on_screen_resume(self) -> None:
-        self.tick()
-
+    @on(events.ScreenResume)
     def tick(self) -> None:
         """Advance the time, and request a new plan if it may have changed."""
         if not self.is_in_sight:
@@ -386,7 +384,3 @@ class TimelineScreen(OverlayScreen):
         self.query_one("#about", CellLines).show([((" ", DIM), *line) for line in about])
         commands = (c for c in (*JOB_COMMANDS, *TIMELINE_COMMANDS, *GPU_COMMANDS) if c.in_footer and c.works_at(self))
         self.query_one(KeyBar).show(tuple(commands), (BACK, APP_COMMANDS[0]))
-
-    @on(RowOpened)
-    def _opened(self) -> None:
-        self.action_detail()

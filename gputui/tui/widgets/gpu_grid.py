@@ -46,7 +46,7 @@ from gputui.tui.present.gpu import (
     sick_words,
 )
 from gputui.tui.present.gpu_rows import GPU_COLUMNS, GpuNode, GpuPicture
-from gputui.tui.widgets.line_table import CursorMoved, LineTable, Wheel, tell_click
+from gputui.tui.widgets.line_table import CursorMoved, LineTable, Rows, tell_click
 
 _RAISED = Style(bgcolor=RAISED)
 
@@ -162,7 +162,7 @@ class _Tile(Struct, frozen=True):
     lines: tuple[Cell, ...]
 
 
-class GpuCards(Wheel, can_focus=True):
+class GpuCards(Rows, can_focus=True):
     """Tiles of GPUs by UUID, one of which is selected. Only changed cells are redrawn."""
 
     BINDINGS: ClassVar = [*bindings(MOVE_COMMANDS), *bindings(GRID_COMMANDS)]
@@ -237,12 +237,6 @@ class GpuCards(Wheel, can_focus=True):
 
     def action_page(self, step: int) -> None:
         self.move_to(self._row + step * max(1, self.height - 1))
-
-    def action_first(self) -> None:
-        self.move_to(0)
-
-    def action_last(self) -> None:
-        self.move_to(len(self.keys) - 1)
 
     def on_click(self, event: events.Click) -> None:
         layout, y = self._arrangement, event.y - self.head

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -183,7 +184,21 @@ class Wheel(Widget):
         raise NotImplementedError
 
 
-class Page(Wheel, can_focus=True):
+class Rows(Wheel):
+    """Widget of rows, to the first and the last of which keys go."""
+
+    def move_to(self, row: int) -> None:
+        """Move to a row, or to the nearest that there is."""
+        raise NotImplementedError
+
+    def action_first(self) -> None:
+        self.move_to(0)
+
+    def action_last(self) -> None:
+        self.move_to(sys.maxsize)
+
+
+class Page(Rows, can_focus=True):
     """A page that may be longer than the screen. Each cell is one line, cut at the right edge."""
 
     BINDINGS: ClassVar = bindings(MOVE_COMMANDS)
@@ -192,15 +207,13 @@ class Page(Wheel, can_focus=True):
     class Scrolled(Message):
         """Message: other lines are visible."""
 
-    def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's word
-        super().__init__(id=id)
-        self.top = 0
-        self._cells: Sequence[Cell] = ()
-        self._shown: list[list[Span]] = []
+    top = 0
+    _cells: Sequence[Cell] = ()
+    _shown: Sequence[list[Span]] = ()
 
     def show(self, lines: Sequence[Cell]) -> None:
         self._cells = lines
-        self._go_to(self.top)
+        self.move_to(self.top)
 
     @property
     def position(self) -> str:
@@ -209,26 +222,20 @@ class Page(Wheel, can_focus=True):
         return "" if count <= height else f"{self.top + 1}–{min(count, self.top + height)} of {count} lines"
 
     def action_down(self, step: int) -> None:
-        self._go_to(self.top + step)
+        self.move_to(self.top + step)
 
     def turn_wheel(self, step: int, y: int) -> None:
-        self._go_to(self.top + step)
+        self.move_to(self.top + step)
 
     def action_page(self, step: int) -> None:
-        self._go_to(self.top + step * max(1, self.size.height - 2))
-
-    def action_first(self) -> None:
-        self._go_to(0)
-
-    def action_last(self) -> None:
-        self._go_to(len(self._cells))
+        self.move_to(self.top + step * max(1, self.size.height - 2))
 
     def on_resize(self) -> None:
-        self._shown = []
-        self._go_to(self.top)
+        self._shown = ()
+        self.move_to(self.top)
 
-    def _go_to(self, top: int) -> None:
-        before, self.top = self.top, max(0, min(top, len(self._cells) - self.size.height))
+    def move_to(self, row: int) -> None:
+        before, self.top = self.top, max(0, min(row, len(self._cells) - self.size.height))
         width, height = self.size
         lines = [fitted(cell, max(0, width - 1)) for cell in self._cells[self.top : self.top + height]]
         lines += [fitted((), max(0, width - 1))] * (height - len(lines))
@@ -272,7 +279,7 @@ class CursorMoved(Message):
     """Message that another row is selected, or that the user selected the same one."""
 
 
-class LineTable(Wheel, Generic[K], can_focus=True):
+class LineTable(Rows, Generic[K], can_focus=True):
     """Rows with keys. The cursor stays on its key when rows move; only visible keys are drawn."""
 
     BINDINGS: ClassVar = bindings(MOVE_COMMANDS)
@@ -462,12 +469,6 @@ class LineTable(Wheel, Generic[K], can_focus=True):
         if self._gap is None or self.has_cursor_in_sight:
             return self._row
         return self._gap - 1 if step > 0 else self._gap
-
-    def action_first(self) -> None:
-        self.move_to(0)
-
-    def action_last(self) -> None:
-        self.move_to(len(self.keys) - 1)
 
     def on_resize(self) -> None:
         self.lay_out()

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 from rich.style import Style
-from textual import events
 from textual.geometry import Region
 from textual.message import Message
 from textual.reactive import var
@@ -23,7 +22,7 @@ from gputui.tui.keymap import keymap_of
 from gputui.tui.present.cells import AMBER, BLUE, DIM, GROUND, PLAIN, RAISED, RED, STRONG, Cell, Span, fitted, segments
 from gputui.tui.present.status import wrapped
 from gputui.tui.progress import IsWanted, LatestWorker, log_pace
-from gputui.tui.widgets.line_table import Grip
+from gputui.tui.widgets.line_table import Grip, Wheel
 from gputui.tui.widgets.log_follower import (
     ANCHOR,
     PAGE,
@@ -73,11 +72,8 @@ class LogLoader:
         def worker(failed: Callable[[Exception], None]) -> LatestWorker:
             return LatestWorker(view.post_message, lambda error: LogRead(lambda: failed(error)))
 
-        def earlier_failed(error: Exception) -> None:
-            earlier = EarlierLines(fault=f"earlier lines cannot be read: {error}")
-            self._show_earlier(view.follower, earlier)
-
-        self._reads = worker(earlier_failed)
+        unread = "earlier lines cannot be read"
+        self._reads = worker(lambda error: self._show_earlier(view.follower, EarlierLines(fault=f"{unread}: {error}")))
         self._searches = worker(lambda error: self._show_scan(view.reading.search.hits, ScanResult(fault=str(error))))
         self._filters = worker(lambda error: self._show_scan(view.reading.lines.filter, ScanResult(fault=str(error))))
         self._regions = worker(lambda error: self._show_region(view.follower, None, lambda: None, str(error)))
@@ -251,7 +247,7 @@ _CALM = 0.12
 """Seconds between two repaints while lines are searched."""
 
 
-class LogView(Grip, can_focus=True):
+class LogView(Grip, Wheel, can_focus=True):
     """Follows the end of one log until it is scrolled or paused."""
 
     BINDINGS: ClassVar = [*bindings(MOVE_COMMANDS), *bindings(LOG_COMMANDS), *bindings(LOG_JOB_COMMANDS[:1])]
@@ -379,7 +375,7 @@ class LogView(Grip, can_focus=True):
     def action_down(self, step: int) -> None:
         lines, selection = self.reading.lines, self.reading.selection
         if not selection.is_on:
-            self.scroll_rows(step)
+            self.turn_wheel(step)
         elif numbers := lines.numbers:  # a filter or a search may leave none
             index = max(0, min(len(numbers) - 1, lines.index(selection.head) + step))
             selection.extend(numbers[index])
@@ -388,7 +384,7 @@ class LogView(Grip, can_focus=True):
             self.repaint()
 
     def action_page(self, step: int) -> None:
-        self.scroll_rows(step * max(1, self.height - 1))
+        self.turn_wheel(step * max(1, self.height - 1))
 
     def action_first(self) -> None:
         self.reading.window.to_first()
@@ -408,14 +404,6 @@ class LogView(Grip, can_focus=True):
         painter.left = max(0, painter.left + step * _SIDE)
         self.repaint()
 
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        event.stop()
-        self.scroll_rows(3)
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        event.stop()
-        self.scroll_rows(-3)
-
     def on_resize(self) -> None:
         self.reading.painter.width = self.size.width
         self.repaint()
@@ -425,13 +413,13 @@ class LogView(Grip, can_focus=True):
 
     on_blur = on_focus
 
-    def scroll_rows(self, rows: int) -> None:
+    def turn_wheel(self, step: int, y: int = 0) -> None:
         window = self.reading.window
-        window.move(rows)
+        window.move(step)
         self.repaint()
-        if rows < 0 and window.is_at_first:
+        if step < 0 and window.is_at_first:
             self.loader.reach_start(is_asked=False)
-        elif rows > 0 and window.is_at_last and not self.reading.lines.reaches_end:
+        elif step > 0 and window.is_at_last and not self.reading.lines.reaches_end:
             self.loader.load_more(1)
 
     def repaint(self, *, is_same: bool = False) -> None:

@@ -239,11 +239,8 @@ def draw_line(screen: Screen[Any]) -> None:
 
 class StatusBar(Widget):
     DEFAULT_CSS = "StatusBar { height: 1; dock: top; }"
-
-    def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's word
-        super().__init__(id=id)
-        self._words: Cell = ()
-        self.time = ""
+    _words: Cell = ()
+    time = ""
 
     @property
     def room(self) -> int:
@@ -273,10 +270,7 @@ class SummaryBar(Widget):
     DEFAULT_CSS = "SummaryBar { height: 1; display: none; }"
     LOW = 30
     """Screens with fewer rows have no such line, to leave the row to the queue."""
-
-    def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's word
-        super().__init__(id=id)
-        self._line: Cell = ()
+    _line: Cell = ()
 
     @property
     def has_room(self) -> bool:
@@ -305,15 +299,12 @@ class SummaryBar(Widget):
 
 class KeyBar(Widget):
     DEFAULT_CSS = "KeyBar { height: 1; dock: bottom; }"
-
-    def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's word
-        super().__init__(id=id)
-        self._commands: tuple[Command, ...] = ()
-        self._always: tuple[Command, ...] = ()
-        self._before: list[tuple[int, Command]] = []
-        self._changed_at = 0.0
-        """Time of the last change, on the clock of events."""
-        self._meant: Command | None = None
+    _commands: tuple[Command, ...] = ()
+    _always: tuple[Command, ...] = ()
+    _before: Sequence[tuple[int, Command]] = ()
+    _changed_at = 0.0
+    """Time of the last change, on the clock of events."""
+    _meant: Command | None = None
 
     def show(self, commands: tuple[Command, ...], always: tuple[Command, ...] = ()) -> None:
         """Show the commands that fit, the first ones first, and `always` at the right, of which the last ones stay."""

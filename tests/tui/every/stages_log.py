@@ -21,7 +21,7 @@ async def log(hand: Hand) -> None:
 async def log_above(hand: Hand) -> None:
     """Scroll the log up."""
     await log(hand)
-    hand.log.scroll_rows(-40)
+    hand.log.turn_wheel(-40)
     await hand.breathe()
 
 
