@@ -67,76 +67,47 @@ GROUNDS = ("ground", "raised", "picked", "picked_faint")
 BARS = (("good", "runs"), ("bad", "overrun"), ("ink", "planned"), ("warn", "head"), ("ink", "sick"))
 """Roles of text on the bars of a timeline, and of their grounds."""
 DARK = Palette()
+_TABLE = """
+role          light    contrast  16              default
+ground        #fbfbf9  #000000   black           default
+raised        #eceff2  #12161b   black           default
+picked        #cfe2f7  #0b2a4a   cyan            blue
+picked_faint  #e3ebf3  #14202e   black           default
+ink           #1d242c  #ffffff   white           default
+quiet         #515c68  #c3ccd6   white           default
+faint         #b9c2cb  #6a7683   bright_black    bright_black
+accent        #1b4594  #8cc8ff   bright_cyan     blue
+good          #1e7043  #a4f7b6   bright_green    green
+warn          #8a5300  #ffe95a   bright_yellow   magenta
+bad           #8a1206  #ff9b86   bright_red      red
+other         #5d1f7d  #dc9dff   bright_magenta  cyan
+history       #7fa6d6  #6aa5de   cyan            blue
+runs          #e0f2e5  #06210f   black           default
+overrun       #fbe3de  #2e0b06   black           default
+planned       #e6ebf0  #161c23   black           default
+head          #f9ecd2  #2a2204   black           default
+calm          #4f9468  #5fae72   green           green
+sick          #f3b3a6  #7d1206   red             red
+"""
+"""Colours of the other palettes, by role."""
+_ROLES, *_COLUMNS = zip(*map(str.split, _TABLE.strip().splitlines()), strict=True)
+_NAMED = {name: dict(zip(_ROLES[1:], colours, strict=True)) for name, *colours in _COLUMNS}
 LIGHT = Palette(
-    ground="#fbfbf9",
-    raised="#eceff2",
-    picked="#cfe2f7",
-    picked_faint="#e3ebf3",
-    ink="#1d242c",
-    quiet="#515c68",
-    faint="#b9c2cb",
-    accent="#1b4594",
-    good="#1e7043",
-    warn="#8a5300",
-    bad="#8a1206",
-    other="#5d1f7d",
-    history="#7fa6d6",
-    runs="#e0f2e5",
-    overrun="#fbe3de",
-    planned="#e6ebf0",
-    head="#f9ecd2",
-    calm="#4f9468",
-    sick="#f3b3a6",
+    **_NAMED["light"],
     logs=(
         *("#1d242c", "#a3180a", "#1e7043", "#8a5300", "#1b4594", "#5d1f7d", "#0f6673", "#515c68"),
         *("#6b7682", "#c02617", "#2a8250", "#966000", "#2c63bd", "#7a35a0", "#1a7c8b", "#3a444f"),
     ),
 )
 CONTRAST = Palette(
-    ground="#000000",
-    raised="#12161b",
-    picked="#0b2a4a",
-    picked_faint="#14202e",
-    ink="#ffffff",
-    quiet="#c3ccd6",
-    faint="#6a7683",
-    accent="#8cc8ff",
-    good="#a4f7b6",
-    warn="#ffe95a",
-    bad="#ff9b86",
-    other="#dc9dff",
-    history="#6aa5de",
-    runs="#06210f",
-    overrun="#2e0b06",
-    planned="#161c23",
-    head="#2a2204",
-    calm="#5fae72",
-    sick="#7d1206",
+    **_NAMED["contrast"],
     logs=(
         *("#9aa6b3", "#ff9b86", "#a4f7b6", "#ffe95a", "#8cc8ff", "#dc9dff", "#8cf0f0", "#f0f3f6"),
         *("#b8c2cd", "#ffb3a3", "#c3fbcf", "#fff096", "#b3dbff", "#e8c0ff", "#b5f6f6", "#fdfdfd"),
     ),
 )
 ANSI = Palette(
-    ground="black",
-    raised="black",
-    picked="cyan",
-    picked_faint="black",
-    ink="white",
-    quiet="white",
-    faint="bright_black",
-    accent="bright_cyan",
-    good="bright_green",
-    warn="bright_yellow",
-    bad="bright_red",
-    other="bright_magenta",
-    history="cyan",
-    runs="black",
-    overrun="black",
-    planned="black",
-    head="black",
-    calm="green",
-    sick="red",
+    **_NAMED["16"],
     logs=(
         *("bright_black", "bright_red", "green", "yellow", "cyan", "magenta", "cyan", "white"),
         *("bright_black", "bright_red", "bright_green", "bright_yellow"),
@@ -145,6 +116,12 @@ ANSI = Palette(
     on_picked="black",
 )
 """Sixteen colours on a black terminal; of blue and red, only readable ones."""
+_ON_DEFAULT = Palette(
+    **_NAMED["default"],
+    logs=("black", "red", "green", "yellow", "blue", "magenta", "cyan", "default") * 2,
+    on_picked="bright_white",
+)
+"""The dark ones of sixteen colours, for the light default ground of a terminal."""
 OWN = {"gputui": DARK, "gputui-light": LIGHT, "gputui-contrast": CONTRAST, "gputui-16": ANSI}
 """The console's own palettes by the name of their theme."""
 BLACK, WHITE = "#000000", "#ffffff"
@@ -198,32 +175,6 @@ def palette_of(theme: Theme) -> Palette:
     if theme.ansi:
         return ANSI if theme.dark else _ON_DEFAULT
     return _derived(theme.name, tuple(sorted(theme.to_color_system().generate().items())))
-
-
-_ON_DEFAULT = Palette(
-    ground="default",
-    raised="default",
-    picked="blue",
-    picked_faint="default",
-    ink="default",
-    quiet="default",
-    faint="bright_black",
-    accent="blue",
-    good="green",
-    warn="magenta",
-    bad="red",
-    other="cyan",
-    history="blue",
-    runs="default",
-    overrun="default",
-    planned="default",
-    head="default",
-    calm="green",
-    sick="red",
-    logs=("black", "red", "green", "yellow", "blue", "magenta", "cyan", "default") * 2,
-    on_picked="bright_white",
-)
-"""The dark ones of sixteen colours, for the light default ground of a terminal."""
 
 
 @lru_cache(32)

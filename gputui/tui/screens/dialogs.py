@@ -126,13 +126,26 @@ _WIDEST, _FRAME = 112, 7
 
 
 class ScrollingDialog(Dialog[None]):
-    """Dialog with more text than fits: lines of cells in a scrolling box."""
+    """Dialog with more text than fits: lines of cells in a scrolling box with its `heading`."""
+
+    DEFAULT_CSS = """
+    ScrollingDialog .page {
+        width: 90%; max-width: 112; height: auto; max-height: 90%; background: $surface; border: round $primary;
+        padding: 0 2; scrollbar-size-vertical: 1; scrollbar-background: $surface; scrollbar-color: $primary 40%;
+    }
+    """
+    heading = ""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("space", "page(1)", "page down"),
         *bindings(MOVE_COMMANDS),
         *bindings((BACK, CLOSE)),
     ]
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="page") as body:
+            body.border_title, body.border_subtitle = self.heading, self.how
+            yield CellLines(id="lines")
 
     def on_resize(self) -> None:
         self.call_after_refresh(self.show_lines)

@@ -257,23 +257,12 @@ class Notices(ScrollingDialog):
     """Notices with their severity as a word: current ones first, worst first; then past ones, latest first."""
 
     BINDINGS: ClassVar = bound_to("close", NOTICES)
-    DEFAULT_CSS = """
-    Notices VerticalScroll {
-        width: 90%; max-width: 112; height: auto; max-height: 90%; background: $surface; border: round $primary;
-        padding: 0 2; scrollbar-size-vertical: 1; scrollbar-background: $surface; scrollbar-color: $primary 40%;
-    }
-    """
+    heading = "Notices"
 
     def __init__(self, look: Callable[[], tuple[tuple[Condition, ...], Sequence[Notification], datetime]]) -> None:
         """`look` returns the present conditions, past events, and the time."""
         super().__init__()
         self._look = look
-
-    def compose(self) -> ComposeResult:
-        with VerticalScroll() as body:
-            body.border_title = "Notices"
-            body.border_subtitle = self.how
-            yield CellLines(id="lines")
 
     def on_mount(self) -> None:
         self.show_lines()

@@ -13,7 +13,6 @@ from msgspec import Struct
 from textual import events, on
 from textual.app import App, ComposeResult
 from textual.binding import Binding
-from textual.containers import VerticalScroll
 from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Input
@@ -113,26 +112,14 @@ class EnvironmentRead(Message, bubble=False):
 class ProcessPage(ScrollingDialog):
     """Page of a process, with its environment if this user may read it."""
 
-    DEFAULT_CSS = """
-    ProcessPage VerticalScroll {
-        width: 90%; max-width: 112; height: auto; max-height: 90%; background: $surface; border: round $primary;
-        padding: 0 2; scrollbar-size-vertical: 1; scrollbar-background: $surface; scrollbar-color: $primary 40%;
-    }
-    """
-
     def __init__(self, row: GpuProcessRow, use: ForeignUse | None) -> None:
         super().__init__()
+        self.heading = f"Process {row.pid}"
         self._row = row
         self._use = use
         self._environment: tuple[str, ...] | None = None
         self._refusal = ""
         self._worker = LatestWorker(self.post_message, lambda error: EnvironmentRead(None, str(error)))
-
-    def compose(self) -> ComposeResult:
-        with VerticalScroll() as body:
-            body.border_title = f"Process {self._row.pid}"
-            body.border_subtitle = self.how
-            yield CellLines(id="lines")
 
     def on_mount(self) -> None:
         self.show_lines()
