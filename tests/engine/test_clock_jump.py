@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gputui.domain.action import Cancel
 from gputui.domain.errors import CauseCode, StoreFullError
@@ -113,6 +114,33 @@ def test_the_run_time_is_measured_in_real_time(tmp_path: Path, by: float) -> Non
     job = world.job(job_id)
     assert job.state is JobState.COMPLETED
     assert abs(elapsed(job) - timedelta(minutes=10)) < timedelta(seconds=5)
+
+
+@cases("by", [DAY, -DAY])
+def test_the_run_time_is_real_if_the_engine_kept_its_own_clock(tmp_path: Path, by: float) -> None:
+    """The engine is on another machine, and a scheduler that begins anew knows only how far its clock is off now."""
+    world = World(tmp_path)
+    job_id = begun(world)
+    goes_on(world, 600)
+    goes_on(world, 1, 1 + by)
+    [record] = world.docker.running()
+    assert record.started_at is not None
+    world.docker.made[record.id] = replace(record, started_at=record.started_at + timedelta(seconds=by))
+    world.exit(job_id)
+    goes_on(world, 1)
+    goes_on(world, 1)
+    assert abs(elapsed(world.job(job_id)) - timedelta(minutes=10)) < timedelta(seconds=5)
+
+
+def test_no_attempt_ends_before_it_began(world: World) -> None:
+    job_id = begun(world)
+    goes_on(world, 60)
+    world.exit(job_id)
+    [record] = world.docker.containers()
+    world.docker.made[record.id] = replace(record, ended_at=world.clock.now() - timedelta(hours=1))
+    goes_on(world, 1)
+    goes_on(world, 1)
+    assert elapsed(world.job(job_id)) == timedelta(0)
 
 
 def test_a_clock_jump_does_not_end_a_grace(world: World) -> None:

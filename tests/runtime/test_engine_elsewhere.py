@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
 from gputui.engine.files import EngineFile
 from gputui.runtime.docker.runtime import DockerRuntime
-from tests.factories import FakeClock, spec, uuid
+from tests.cases import cases
+from tests.factories import NOW, FakeClock, spec, uuid
 from tests.runtime.standin_engine import StandInEngine, this_machine
 
 STORE, OTHER = "store0000000", "other0000000"
@@ -110,6 +112,28 @@ def test_the_queue_there_is_told_of_its_guest(engine: StandInEngine, connect: Op
     engine.info |= ELSEWHERE
     another = connect("third0000000")
     assert gives(another).owner == "", "two guests are equals, as two queues of one machine are"
+
+
+@cases(("ahead", "told"), [(3600.0, "1h00m ahead of"), (-3600.0, "1h00m behind"), (3.0, ""), (0.0, "")])
+def test_times_are_those_of_this_machine_whatever_the_clock_there(
+    engine: StandInEngine, connect: Open, ahead: float, told: str
+) -> None:
+    engine.created.clear()
+    there = NOW + timedelta(seconds=ahead)
+    engine.info |= {"SystemTime": there.isoformat()}
+    runtime = connect()
+    made = runtime.create(launch()).id
+    everything = {"DeviceRequests": [{"Driver": "", "Count": -1, "Capabilities": [["gpu"]]}]}
+    engine.runs("a" * 64, StartedAt=there.isoformat())
+    engine.created["a" * 64] |= {"HostConfig": everything}
+    began, ended = there - timedelta(minutes=5), there - timedelta(minutes=2)
+    times = {"StartedAt": began.isoformat(), "FinishedAt": ended.isoformat()}
+    engine.states[made] = {"Status": "exited", "ExitCode": 1, **times}
+    [record] = runtime.containers()
+    assert (record.started_at, record.ended_at) == (NOW - timedelta(minutes=5), NOW - timedelta(minutes=2))
+    assert [each.started_at for each in runtime.foreign()] == [NOW]
+    warned = [text for text in runtime.check().warnings if "clock" in text]
+    assert [told in text for text in warned] == ([True] if told else [])
 
 
 # one queue, one engine

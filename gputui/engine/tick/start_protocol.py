@@ -111,10 +111,10 @@ def given_back(job: Job) -> Job:
 def finished(
     job: Job, record: ContainerRecord, now: datetime, settings: SchedulerSettings, signs: FailureSigns = NO_SIGNS
 ) -> Job:
-    at = record.ended_at or now
     attempt = job.attempts[-1]
     # use the runtime's time: ours is from the answer to the start, when a short job may already have ended
-    started_at = record.started_at + attempt.clock_moved if record.started_at else attempt.started_at
+    started_at = _began(record.started_at, attempt)
+    at = max(record.ended_at or now, started_at or attempt.claimed_at or now)
     job = job.with_attempt(
         container_id=record.id,
         started_at=started_at,
@@ -127,6 +127,14 @@ def finished(
         words = f"out of GPU memory (exit code {record.exit_code}): {signs.memory}"
         cause = Cause(CauseCode.GPU_OUT_OF_MEMORY, words)
     return conclude(job, cause, record.exit_code, at, settings)
+
+
+def _began(told: datetime | None, attempt: Attempt) -> datetime | None:
+    """Return when it began, by the runtime; this machine's clock may have been set since, and not the engine's."""
+    near, moved = attempt.started_at, attempt.clock_moved
+    if told is None or near is None:
+        return told or near
+    return min(told, told + moved, key=lambda at: abs(at - near))
 
 
 def vanished(job: Job, now: datetime, settings: SchedulerSettings) -> Job:

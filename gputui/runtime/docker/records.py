@@ -344,8 +344,6 @@ class Outages(Struct, eq=False):
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _windows: list[tuple[datetime, datetime | None]] = field(default_factory=list)
     _silent_since: datetime | None = None
-    ahead: timedelta = timedelta()
-    """Time by which the engine's clock is ahead of this machine's, on which the periods are."""
 
     def silent(self, now: datetime) -> None:
         with self._lock:
@@ -355,11 +353,6 @@ class Outages(Struct, eq=False):
         with self._lock:
             if not self._windows or self._windows[-1][1] is not None:
                 self._windows = [*self._windows[-_KEPT:], (self._silent_since or now, None)]
-
-    def compare_clocks(self, engines: datetime | None, now: datetime) -> None:
-        """Note how far the clocks differ; what an answer takes to come is no difference."""
-        ahead = engines - now if engines else timedelta()
-        self.ahead = ahead if abs(ahead) > _MARGIN else timedelta()
 
     def deny(self) -> None:
         """Forget the last outage: only the connection was cut."""
@@ -382,7 +375,6 @@ class Outages(Struct, eq=False):
         at = record.ended_at
         if at is None or record.exit_code == UNKNOWN_EXIT:
             return record
-        at -= self.ahead
         with self._lock:
             is_covered = any(
                 lost - _MARGIN <= at and (back is None or at <= back + _MARGIN) for lost, back in self._windows
@@ -396,7 +388,7 @@ _ABOUT_TO_START = 60
 
 
 class ContainerCache(Struct, eq=False):
-    """Records of the engine's containers.
+    """Records of the engine's containers, with times of this machine's clock: the engine's may be another machine's.
 
     A cached record is valid while the list shows the same state: an ended container never changes, and a running one
     keeps start and pid until it ends, which the events report.
@@ -409,6 +401,8 @@ class ContainerCache(Struct, eq=False):
     _engine_began: Callable[[], datetime | None] = lambda: None
     _check_engine: Callable[[APIClient], None] = lambda _: None
     outages: Outages = field(default_factory=Outages)
+    ahead: timedelta = timedelta()
+    """Time by which the engine's clock is ahead of this machine's."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _records: dict[str, ContainerRecord] = field(default_factory=dict)
     _foreign: dict[str, ForeignContainer | None] = field(default_factory=dict)
@@ -479,14 +473,25 @@ class ContainerCache(Struct, eq=False):
         self._witness = self._last_event
         self.outages.lost(now)
 
-    def _judged(self, client: APIClient, record: ContainerRecord) -> ContainerRecord:
-        """Return the record with a corrected cause, unless only the connection was cut and the engine kept running."""
+    def compare_clocks(self, asked_at: datetime, engines: datetime | None, answered_at: datetime) -> None:
+        """Note how far the engine's clock differs: not at all if its time may be between asking and answer."""
+        self.ahead = engines - min(max(asked_at, engines), answered_at) if engines else timedelta()
+
+    def _here(self, at: datetime | None) -> datetime | None:
+        return at - self.ahead if at else None
+
+    def _judged(self, client: APIClient, there: ContainerRecord) -> ContainerRecord:
+        """Return the record on this machine's clock, with a corrected cause if the engine ended the container.
+
+        It did not if only the connection was cut and it kept running.
+        """
+        record = replace(there, started_at=self._here(there.started_at), ended_at=self._here(there.ended_at))
         judged = self.outages.judge(record, self._booted_at)
-        at, own = record.ended_at, {"container": [record.id], "event": ["die"]}
+        at, own = there.ended_at, {"container": [record.id], "event": ["die"]}
         # with an event of the end, the exit code is the command's own
         if judged is record and record.exit_code == UNKNOWN_EXIT and not (at and _around(client, at, **own)):
             return replace(record, cause=END_NOT_SEEN, exit_code=None)
-        if record.exit_code == 0 and not record.cause and made_success_up(client, record, self._engine_began()):
+        if record.exit_code == 0 and not record.cause and made_success_up(client, there, self._engine_began()):
             return replace(record, cause=SUCCESS_NOT_SEEN, exit_code=None)
         if judged is record and may_be_the_engines(record) and was_stopped_with(client, record):
             return ended_with_the_engine(record)
@@ -506,6 +511,7 @@ class ContainerCache(Struct, eq=False):
                 is_known, one = container_id in self._foreign, self._foreign.get(container_id)
             if not is_known and (inspected := by_name(client, container_id)) is not None:
                 one = foreign_of(inspected, default_runtime)
+                one = one and replace(one, started_at=self._here(one.started_at))
                 with self._lock:
                     self._foreign[container_id] = one
             found.append(one)

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -39,6 +40,7 @@ from gputui.domain.kept_data import EngineRecord
 from gputui.domain.policy.availability import engine_refusal
 from gputui.domain.settings import RuntimeSettings
 from gputui.domain.telemetry import Consumption
+from gputui.domain.text import format_duration
 from gputui.ports import Clock, EngineBook, LogStream
 from gputui.runtime.cgroups import ConsumptionReader
 from gputui.runtime.docker.connection import FIRST_PAUSE, Connection, SilentError, fault, is_conflict, is_missing
@@ -168,6 +170,11 @@ _GUEST = (
     "gputui on {} starts jobs on GPUs of {} too: each queue leaves the other's GPUs alone and does not know its order; "
     "submit from there by `gputui --on`, so that one queue has them all"
 )
+_CLOCK = (
+    "the clock of {0} is {1} this machine's: jobs have the times of this machine, lines of their output those of {0}; "
+    "set both clocks: sudo timedatectl set-ntp true"
+)
+_SMALLEST_DIFFERENCE = timedelta(seconds=5)
 _FACTS_FOR = 60.0
 """Seconds for which an engine's facts are cached."""
 _NAME_TRIES = 20
@@ -214,7 +221,7 @@ class DockerRuntime:
     def check(self) -> RuntimeStatus:
         """Ask the engine now, regardless of the back-off."""
         try:
-            facts = self._facts_of(*self._connection.call(_ask, patient=False))
+            facts = self._connection.call(self._ask, patient=False)
         except RuntimeFault as error:
             return self._record_failure(error)
         self._facts, self._facts_at = facts, time.monotonic()
@@ -288,9 +295,11 @@ class DockerRuntime:
         self._cache.outages.back(self._clock.now())
         return found
 
-    def _facts_of(self, version: EngineJson, info: EngineJson) -> EngineFacts:
+    def _ask(self, client: APIClient) -> EngineFacts:
+        version, asked_at = client.version(), self._clock.now()
+        info: EngineJson = client.info()
+        self._cache.compare_clocks(asked_at, parse_time(info.get("SystemTime")), self._clock.now())
         facts = read_facts(version, info)
-        self._cache.outages.compare_clocks(parse_time(info.get("SystemTime")), self._clock.now())
         is_here, machine = runs_here(info, self._connection.endpoint), str(info.get("Name") or "")
         gpus = replace(facts.gpus, is_local=is_here, address=self._connection.where, machine=machine)
         if gpus.is_local and gpus.mode == GpuMode.CDI and gpus.cdi_devices is None:
@@ -301,7 +310,7 @@ class DockerRuntime:
         """Return the engine's facts, refreshed after a while: CDI devices may change while it runs."""
         facts = self._facts
         if facts is None or time.monotonic() - self._facts_at > _FACTS_FOR:
-            facts = self._facts = self._facts_of(*self._call(_ask))
+            facts = self._facts = self._call(self._ask)
             self._facts_at = time.monotonic()
             self._set_status(self._status_of(facts))
         return facts
@@ -313,7 +322,10 @@ class DockerRuntime:
             if gpus.owner and (refusal := engine_refusal(gpus, ())):
                 gpus = replace(gpus, warnings=(*gpus.warnings, refusal.sentence))
         guests = sorted({each.guest_of for each in self._others if each.guest_of})
-        told = (_GUEST.format(guest, gpus.machine) for guest in guests)
+        told = [_GUEST.format(guest, gpus.machine) for guest in guests]
+        if abs(ahead := self._cache.ahead) > _SMALLEST_DIFFERENCE:
+            how = f"{format_duration(abs(ahead))} {'ahead of' if ahead > timedelta() else 'behind'}"
+            told.append(_CLOCK.format(gpus.machine or "the engine", how))
         return RuntimeStatus(
             NAME,
             up=True,
@@ -455,6 +467,7 @@ class DockerRuntime:
     # listings
 
     def containers(self) -> tuple[ContainerRecord, ...]:
+        self._current_facts()  # with the difference of the clocks
         found = self._call(self._cache.containers)
         if found:
             with suppress(RuntimeUnavailableError):  # a disk may be full: the next start needs it
@@ -535,10 +548,6 @@ class DockerRuntime:
         if self._watcher:
             self._watcher.close()
         self._connection.close()
-
-
-def _ask(client: APIClient) -> tuple[EngineJson, EngineJson]:
-    return client.version(), client.info()
 
 
 def _address(connection: Connection) -> str:
