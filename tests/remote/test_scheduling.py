@@ -113,8 +113,11 @@ def test_a_guest_leaves_the_gpus_to_the_queue_there(bed: Bed, laptop: Laptop) ->
 
 @cases("way", ["ssh", "tls"])
 def test_the_input_of_an_interactive_job_ends(laptop: Laptop, way: str) -> None:
-    """Half of an encrypted connection cannot be closed, so there the input has one of its own."""
     site = laptop(way)
     site.serve()
     words = ("run", "-i", "--gpus", "0", *SHELL, "sleep 0.5; cat; cat /etc/hostname")
     assert site.run(*words, stdin=b"told\n" * 10_000).stdout == "told\n" * 10_000 + f"{files.FAR}\n"
+    job = site.submit("--gpus", "0", *SHELL, "exec sleep 600")
+    site.until_state(job, "RUNNING")
+    inside = ("exec", "-i", str(job), "sh", "-c", "echo early; sleep 0.5; wc -c; cat /etc/hostname")
+    assert site.run(*inside, stdin=b"told\n" * 10_000).stdout.split() == ["early", "50000", files.FAR]

@@ -8,6 +8,7 @@ import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,10 @@ from gputui.domain.errors import RuntimeFault
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.docker.connection import Connection
 from gputui.runtime.docker.endpoint import Endpoint, TlsFiles, find_endpoint
-from gputui.runtime.docker.transport import base_url, dialled
+from gputui.runtime.docker.transport import EngineSocket, base_url, dialled
 from tests.cases import cases
 from tests.needs import need
-from tests.runtime.standin_engine import StandInEngine
+from tests.runtime.standin_engine import Handler, StandInEngine
 
 
 @pytest.fixture(autouse=True)
@@ -218,9 +219,9 @@ def test_tls_ignores_bundles_of_the_environment(
         (certificates / "kept").rename(certificates / "ca.pem")
 
 
-def asked(stream: socket.socket) -> bytes:
+def asked(stream: EngineSocket) -> bytes:
     """Return the answer to a request that ends the connection, as a stream of an attached container would begin."""
-    with stream:
+    with closing(stream):
         stream.sendall(b"GET /v1.44/version HTTP/1.1\r\nHost: engine\r\nConnection: close\r\n\r\n")
         answer = b""
         while more := stream.recv(65536):
@@ -231,8 +232,8 @@ def asked(stream: socket.socket) -> bytes:
 def test_streams_reach_an_engine_behind_a_socket_and_a_port(tmp_path: Path) -> None:
     for engine in (StandInEngine(tmp_path / "docker.sock"), StandInEngine()):
         stream = dialled(Endpoint(engine.url), 5)
-        if stream.family == socket.AF_INET:  # a broken line is noticed although a stream may be silent for days
-            assert stream.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        if stream.plain.family == socket.AF_INET:  # a broken line is noticed although a stream may be silent for days
+            assert stream.plain.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         assert b"28.3.0" in asked(stream)
         engine.close()
     with pytest.raises(OSError, match="No such file"):
@@ -250,6 +251,29 @@ def test_streams_are_encrypted_as_requests_are(secured: StandInEngine, certifica
         dialled(Endpoint(secured.url, TlsFiles(None, *ours)), 5)
     with pytest.raises((ssl.SSLError, ConnectionError)):  # TLS 1.3: the server refuses after the client is done
         asked(dialled(Endpoint(secured.url, TlsFiles(certificates / "ca.pem")), 5))
+
+
+@pytest.mark.parametrize("size", [0, 7, 200_000])
+def test_the_input_of_an_encrypted_stream_ends_and_its_output_goes_on(
+    secured: StandInEngine, certificates: Path, size: int
+) -> None:
+    """Output that came before is not lost with the sending half."""
+
+    def answer(handler: Handler, query: dict[str, str]) -> None:
+        handler.wfile.write(b"early" * size)
+        told = handler.rfile.read()  # to its end
+        handler.wfile.write(b"%d told" % len(told) + b"late" * size)
+        handler.close_connection = True
+
+    secured.special["/stream"] = answer
+    tls = TlsFiles(certificates / "ca.pem", certificates / "cert.pem", certificates / "key.pem")
+    with closing(dialled(Endpoint(secured.url, tls), 10)) as stream:
+        stream.sendall(b"GET /stream HTTP/1.1\r\n\r\n" + b"x" * 1000)
+        received = stream.recv(3) if size else b""  # the rest of what was read with it waits
+        stream.end_sending()
+        while piece := stream.recv(65536):
+            received += piece
+    assert received == b"early" * size + b"1000 told" + b"late" * size
 
 
 def test_a_directory_of_certificates_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

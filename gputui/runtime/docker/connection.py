@@ -21,7 +21,7 @@ from gputui.runtime.docker.endpoint import Endpoint, find_endpoint, tunnel_to
 if TYPE_CHECKING:
     from docker import APIClient
 
-    from gputui.runtime.docker.transport import EngineClient
+    from gputui.runtime.docker.transport import EngineClient, EngineSocket
 
 
 _NO_GPUS = (
@@ -341,7 +341,7 @@ class Connection:
         self.forget()
         return found  # another thread may have connected meanwhile and cleared `_last_error`
 
-    def dial(self) -> tuple[socket.socket, str]:
+    def dial(self) -> tuple[EngineSocket, str]:
         """Return a newly connected socket, owned by the caller, and the API version to use on it.
 
         Raises RuntimeUnavailableError.

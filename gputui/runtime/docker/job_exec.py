@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
-import ssl
 import struct
 import threading
 import time
@@ -26,6 +24,8 @@ from gputui.runtime.host_processes import ProcessSampler
 if TYPE_CHECKING:
     from docker import APIClient
 
+    from gputui.runtime.docker.transport import EngineSocket
+
 _PIECE = 65536
 _LARGEST_HEAD = 65536
 _HEADER = struct.Struct(">BxxxL")
@@ -39,17 +39,14 @@ class ContainerChannel:
 
     def __init__(
         self,
-        connection: socket.socket,
+        connection: EngineSocket,
         rest: bytes,
         *,
         is_tty: bool,
         resize: Callable[[int, int], None],
         exit_code: Callable[[], int | None],
-        input_: socket.socket | None = None,
     ) -> None:
-        """`input_` is a connection for the input alone."""
         self._connection = connection
-        self._input = input_ or connection
         self._rest = bytearray(rest)
         self._frames = bytearray()
         self._resize = resize
@@ -63,13 +60,12 @@ class ContainerChannel:
     @property
     def has_pending(self) -> bool:
         """Return whether output was received already: with the engine's answer, or by TLS."""
-        return bool(self._rest) or (isinstance(self._connection, ssl.SSLSocket) and self._connection.pending() > 0)
+        return bool(self._rest) or self._connection.has_pending
 
     def fileno(self) -> int:
         return self._connection.fileno()
 
-    def input_fileno(self) -> int:
-        return self._input.fileno()
+    input_fileno = fileno
 
     def receive(self) -> list[tuple[bool, bytes]] | None:
         """Return output, of the engine's frames those that are complete; None at its end."""
@@ -94,15 +90,12 @@ class ContainerChannel:
     def send(self, data: bytes) -> None:
         """Write to standard input. Raises OSError."""
         self.on_input()
-        self._input.sendall(data)
+        self._connection.sendall(data)
 
     def end_input(self) -> None:
-        """Close the sending half; an encrypted connection has none, so its input ends with the connection."""
-        with suppress(OSError):
-            if self._input is not self._connection:
-                self._input.shutdown(socket.SHUT_RDWR)
-            elif not self.is_tty and not isinstance(self._connection, ssl.SSLSocket):
-                self._connection.shutdown(socket.SHUT_WR)
+        if not self.is_tty:
+            with suppress(OSError):
+                self._connection.end_sending()
 
     def resize(self, rows: int, columns: int) -> None:
         """Set the size of the terminal; if the container does not run yet, as soon as it does."""
@@ -134,13 +127,12 @@ class ContainerChannel:
 
     def close(self) -> None:
         self._closed.set()
-        self._input.close()
         self._connection.close()
 
 
 def upgraded(
     connection: Connection, path: str, query: Mapping[str, str] | None = None, body: Mapping[str, object] | None = None
-) -> tuple[socket.socket, bytes]:
+) -> tuple[EngineSocket, bytes]:
     """Send a request with a raw stream as answer; return the connection and the already received part of the stream.
 
     docker-py reads its answers through a buffer, which would keep the beginning of the stream. Raises RuntimeFault.
@@ -175,7 +167,7 @@ def upgraded(
         return made, rest
 
 
-def _error_text(made: socket.socket, head: bytes, rest: bytes) -> str:
+def _error_text(made: EngineSocket, head: bytes, rest: bytes) -> str:
     fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:] if b": " in line)
     length = int(fields.get(b"content-length", b"0"))
     with suppress(OSError):
@@ -226,23 +218,14 @@ class DockerExec:
         inspected = self._inspected(name)
         permit(submitter_of(inspected))
         container = str(inspected["Id"])
-        endpoint, path = self._connection.endpoint, f"/containers/{container}/attach"
-        # the engine ends the input with the connection of the first client that has it
-        is_apart = interactive.stdin and not interactive.tty and endpoint is not None and endpoint.tls is not None
-        query = {"stream": "1", "stdout": "1", "stderr": "1", "stdin": str(int(interactive.stdin and not is_apart))}
+        query = {"stream": "1", "stdout": "1", "stderr": "1", "stdin": str(int(interactive.stdin))}
         query["logs"] = str(int(inspected["State"]["Status"] != "created" and not interactive.tty))
         if detach_keys:
             query["detachKeys"] = detach_keys
-        made, rest = upgraded(self._connection, path, query)
-        try:
-            input_ = upgraded(self._connection, path, {"stream": "1", "stdin": "1"})[0] if is_apart else None
-        except BaseException:
-            made.close()
-            raise
+        made, rest = upgraded(self._connection, f"/containers/{container}/attach", query)
         return ContainerChannel(
             made,
             rest,
-            input_=input_,
             is_tty=interactive.tty,
             resize=lambda rows, columns: self._call(lambda client: client.resize(container, rows, columns)),
             exit_code=lambda: self._call(lambda client: _exit_code(client, container)),

@@ -22,6 +22,7 @@ from requests import PreparedRequest
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.util.ssltransport import SSLTransport
 
 from gputui.runtime.docker.endpoint import Endpoint, TlsFiles
 
@@ -40,6 +41,7 @@ _SOCKET_OPTIONS: list[tuple[int, int, int | bytes]] = [
 ]
 """Options that detect a broken line within 15 seconds, although a healthy stream may be silent for days."""
 
+_BLOCK = 65536
 Sockets = WeakSet[socket.socket]
 
 
@@ -139,12 +141,55 @@ class EngineClient(APIClient):
         return str(self.version(api_version=False).get("ApiVersion") or "")
 
 
-def dialled(endpoint: Endpoint, timeout: float) -> socket.socket:
-    """Return a socket connected to the engine, for streams that leave HTTP behind. Raises OSError or HTTPError."""
-    made = _kind(endpoint)(opened=WeakSet(), timeout=timeout, **_options(endpoint))
+class EngineSocket:
+    """Socket for a stream that leaves HTTP behind, with or without TLS; its sending half can be closed."""
+
+    def __init__(self, plain: socket.socket, tls: SSLTransport | None = None) -> None:
+        self.plain = plain
+        self._tls = tls
+        self.settimeout, self.fileno, self.close = plain.settimeout, plain.fileno, plain.close
+        self.sendall = tls.sendall if tls else plain.sendall
+        self._early = bytearray()
+
+    @property
+    def has_pending(self) -> bool:
+        """Return whether something was received already, which the descriptor does not tell."""
+        return bool(self._early or (self._tls and (self._tls.incoming.pending or self._tls.sslobj.pending())))
+
+    def recv(self, size: int) -> bytes:
+        """Return what comes next; empty at the end."""
+        if self._early:
+            found, self._early = bytes(self._early), bytearray()
+            return found
+        with suppress(ssl.SSLZeroReturnError):
+            return bytes(self._tls.recv(size) or b"") if self._tls else self.plain.recv(size)
+        return b""
+
+    def end_sending(self) -> None:
+        """Close the sending half. Python's own TLS sockets lose then what has been received and was not read."""
+        if self._tls is None:
+            self.plain.shutdown(socket.SHUT_WR)
+            return
+        with suppress(ssl.SSLError):
+            while piece := self._tls.sslobj.read(_BLOCK):
+                self._early += piece
+        with suppress(ssl.SSLWantReadError):  # the engine's own end comes after its output
+            self._tls.sslobj.unwrap()
+        self.plain.sendall(self._tls.outgoing.read())
+
+
+def dialled(endpoint: Endpoint, timeout: float) -> EngineSocket:
+    """Return a socket connected to the engine. Raises OSError or HTTPError."""
+    options = _options(endpoint)
+    context = options.pop("ssl_context", None)
+    made = (_UnixConnection if endpoint.socket_path else _TcpConnection)(opened=WeakSet(), timeout=timeout, **options)
     made.connect()
-    connected: socket.socket = made.sock
-    return connected
+    plain: socket.socket = made.sock
+    try:
+        return EngineSocket(plain, SSLTransport(plain, context, options["host"]) if context else None)
+    except BaseException:
+        plain.close()
+        raise
 
 
 def _kind(endpoint: Endpoint) -> type[Any]:
