@@ -32,7 +32,7 @@ from gputui.tui.commands import ANYWHERE_COMMANDS, APP_COMMANDS, CHANGING, WORK_
 from gputui.tui.input_queue import InputQueue, KeyDone
 from gputui.tui.keymap import Keymap, Lacking, why_key_does_nothing
 from gputui.tui.notifications import Notifier
-from gputui.tui.present.gpu_rows import Labels
+from gputui.tui.present.gpu_rows import COLOURS, Labels
 from gputui.tui.progress import Pace, ProgressDisplay, TaskStarted
 from gputui.tui.screens.job_screen import JobScreen
 from gputui.tui.screens.main import Main
@@ -312,7 +312,8 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
 
     def action_gpu_colours(self) -> None:
         self.services.gpus.turn(colours=True)
-        self._gpus_look(f"GPU colours {self.services.gpus.look.colour_words}")
+        by = self.services.gpus.look.colours
+        self._gpus_look(f"GPU colours by {by}: {COLOURS[by]}")
 
     def _gpus_look(self, words: str) -> None:
         self.snapshot = self.snapshot  # redraws everything

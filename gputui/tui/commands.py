@@ -566,6 +566,8 @@ COMMANDS = (
 BY_NAME = {command.name: command for command in COMMANDS}
 """Commands by their names in the settings file."""
 _IN_A_TAB = frozenset({"pause_recurring", "resume_recurring", "remove"})
+FILTER_COMMANDS = (BY_NAME["filter"], BY_NAME["clear_filter"])
+_PAGE = (BACK, *APP_COMMANDS, *MOVE_COMMANDS)
 _PLACES = {
     "main screen": (
         *(command for command in MAIN_COMMANDS if command.name not in _IN_A_TAB),
@@ -585,40 +587,23 @@ _PLACES = {
         *LOG_COMMANDS,
         *(command for command in LOG_JOB_COMMANDS if command.name != "attempts"),
         *(command for command in PANE_COMMANDS if command.action_name in {"zoom", "pane"}),
-        BACK,
-        *APP_COMMANDS,
-        *MOVE_COMMANDS,
+        *_PAGE,
     ),
     "screen of a job": (*JOB_COMMANDS, BACK, *APP_COMMANDS),
-    "screen of a GPU": (*JOB_COMMANDS, *GPU_PAGE_COMMANDS, BACK, *APP_COMMANDS, *MOVE_COMMANDS),
-    "screen of processes": (PROCESSES, SHELL, COPY, BACK, *APP_COMMANDS, *MOVE_COMMANDS),
+    "screen of a GPU": (*JOB_COMMANDS, *GPU_PAGE_COMMANDS, *_PAGE),
+    "screen of processes": (PROCESSES, SHELL, COPY, *_PAGE),
     "process view": (
         PROCESS_VIEW,
         *PROCESS_COMMANDS,
-        *(command for command in QUEUE_COMMANDS if command.action in {"filter", "clear_filter"}),
-        *(command for command in JOB_COMMANDS if command.name == "cancel"),
+        *FILTER_COMMANDS,
+        BY_NAME["cancel"],
         BACK,
         *(command for command in APP_COMMANDS if command is not PROCESS_VIEW),
         *MOVE_COMMANDS,
     ),
-    "page of a container": (
-        STOP_CONTAINER,
-        *LOG_COMMANDS,
-        *(command for command in LOG_JOB_COMMANDS if command.name == "error"),
-        BACK,
-        *APP_COMMANDS,
-        *MOVE_COMMANDS,
-    ),
+    "page of a container": (STOP_CONTAINER, *LOG_COMMANDS, BY_NAME["error"], *_PAGE),
     "submit form": (*SUBMIT_COMMANDS, PALETTE),
-    "timeline": (
-        TIMELINE_SCREEN,
-        *JOB_COMMANDS,
-        *GPU_COMMANDS,
-        *TIMELINE_COMMANDS,
-        BACK,
-        *APP_COMMANDS,
-        *MOVE_COMMANDS,
-    ),
+    "timeline": (TIMELINE_SCREEN, *JOB_COMMANDS, *GPU_COMMANDS, *TIMELINE_COMMANDS, *_PAGE),
     "what-if panel": (*WHAT_IF_COMMANDS, *FURTHER, YES, NO),
     "questions": (YES, NO),
     "question at the end": LEAVE_COMMANDS,
@@ -685,6 +670,6 @@ MENUS = {
         *_OF_PANES,
     ),
     "log": (*(command for command in (*LOG_COMMANDS, *LOG_JOB_COMMANDS) if command.name in _OF_LOGS), *_OF_PANES),
-    "processes": (*PROCESS_COMMANDS, *(command for command in JOB_COMMANDS if command.name == "cancel")),
+    "processes": (*PROCESS_COMMANDS, BY_NAME["cancel"]),
 }
 """Commands of the menu of each pane and table, in order; only available ones are listed."""

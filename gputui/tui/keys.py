@@ -4,46 +4,15 @@ from __future__ import annotations
 
 from gputui.domain.conditions import keyed
 
-NAMES = {
-    "slash": "/",
-    "ampersand": "&",
-    "comma": ",",
-    "full_stop": ".",
-    "left_parenthesis": "(",
-    "right_parenthesis": ")",
-    "left_square_bracket": "[",
-    "right_square_bracket": "]",
-    "less_than_sign": "<",
-    "greater_than_sign": ">",
-    "shift+left": "Shift-←",
-    "shift+right": "Shift-→",
-    "question_mark": "?",
-    "asterisk": "*",
-    "vertical_line": "|",
-    "backslash": "\\",
-    "exclamation_mark": "!",
-    "plus": "+",
-    "equals_sign": "=",
-    "minus": "-",
-    "colon": ":",
-    "enter": "Enter",
-    "escape": "Esc",
-    "space": "Space",
-    "tab": "Tab",
-    "shift+tab": "Shift-Tab",
-    "down": "↓",
-    "up": "↑",
-    "left": "←",
-    "right": "→",
-    "pagedown": "PgDn",
-    "pageup": "PgUp",
-    "home": "Home",
-    "end": "End",
-    "ctrl+p": "Ctrl-P",
-    "ctrl+c": "Ctrl-C",
-    "ctrl+d": "Ctrl-D",
-    "ctrl+u": "Ctrl-U",
-}
+_SHOWN = r"""
+slash /  ampersand &  comma ,  full_stop .  left_parenthesis (  right_parenthesis )  left_square_bracket [
+right_square_bracket ]  less_than_sign <  greater_than_sign >  shift+left Shift-←  shift+right Shift-→
+question_mark ?  asterisk *  vertical_line |  backslash \  exclamation_mark !  plus +  equals_sign =  minus -
+colon :  enter Enter  escape Esc  space Space  tab Tab  shift+tab Shift-Tab  down ↓  up ↑  left ←  right →
+pagedown PgDn  pageup PgUp  home Home  end End  ctrl+p Ctrl-P  ctrl+c Ctrl-C  ctrl+d Ctrl-D  ctrl+u Ctrl-U
+"""
+NAMES = dict(pair.split() for line in _SHOWN.strip().splitlines() for pair in line.split("  "))
+"""Names of keys as they are shown, by Textual's."""
 _WORDS = {
     "esc": "escape",
     "return": "enter",

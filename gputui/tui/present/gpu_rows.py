@@ -156,7 +156,7 @@ class Labels(Struct, frozen=True):
 
 SPANS = {"live": 0, "10m": 600, "1h": 3600}
 """Seconds over the whole width of a graph, by name; 0: two per cell."""
-COLOURS = ("judgement", "intensity")
+COLOURS = {"judgement": "busy green, idle amber", "intensity": "the more the redder"}
 _SECTION = "gpus"
 
 
@@ -175,12 +175,6 @@ class GpuLook(Struct, frozen=True):
     @property
     def span_words(self) -> str:
         return {"live": "2 seconds a cell", "10m": "10 minutes across", "1h": "1 hour across"}[self.span]
-
-    @property
-    def colour_words(self) -> str:
-        if self.colours == "judgement":
-            return "by judgement: busy green, idle amber"
-        return "by intensity: the more the redder"
 
 
 class GpuRow(Struct, frozen=True, dict=True):
@@ -385,11 +379,11 @@ class GpuPictures:
         )
 
     def turn(self, *, span: bool = False, colours: bool = False) -> None:
-        spans, look = tuple(SPANS), self.look
+        spans, known, look = tuple(SPANS), tuple(COLOURS), self.look
         if span:
             look = replace(look, span=spans[(spans.index(look.span) + 1) % len(spans)])
         if colours:
-            look = replace(look, colours=COLOURS[1 - COLOURS.index(look.colours)])
+            look = replace(look, colours=known[1 - known.index(look.colours)])
         self.look = look
         self._preferences.put(_SECTION, {"span": look.span, "colours": look.colours})
 

@@ -342,9 +342,7 @@ class AlarmPages(Struct, eq=False):
         kind, name = self._last = places[after % len(places)]
         page: Screen[None]
         if kind == "job":
-            from gputui.tui.screens.pages import Detail
-
-            page = Detail(self._services, snapshot, int(name), follow)
+            page = self._services.pages.detail(self._services, snapshot, int(name), follow)
         elif kind == "gpu":
             from gputui.tui.screens.pages import GpuDetailScreen
 

@@ -19,10 +19,10 @@ from gputui.domain.text import plain
 from gputui.tui.commands import (
     APP_COMMANDS,
     BACK,
+    BY_NAME,
     JOB_COMMANDS,
     LOG_COMMANDS,
     LOG_JOB_COMMANDS,
-    PANE_COMMANDS,
     Command,
     bindings,
 )
@@ -211,10 +211,7 @@ class LogController:
 
 _NARROWEST = 56
 """Minimum width in cells of logs that are side by side."""
-_KEPT = ("zoom", "pane(1)", "pane(-1)")
-_PANE_COMMANDS = tuple(command for command in PANE_COMMANDS if command.action in _KEPT)
-_HERE = {"attempt", "pin_log"}
-_LOG_JOB_COMMANDS = tuple(c for c in LOG_JOB_COMMANDS if c.action_name in _HERE)
+_HERE = ("attempt_before", "attempt_after", "pin_log", "zoom", "pane_next", "pane_before")
 
 
 class LogsScreen(JobScreen):
@@ -222,9 +219,7 @@ class LogsScreen(JobScreen):
 
     BINDINGS: ClassVar = [
         *bindings(JOB_COMMANDS),
-        *bindings(_LOG_JOB_COMMANDS),
-        *bindings(_PANE_COMMANDS),
-        *bindings((BACK,)),
+        *bindings((*map(BY_NAME.__getitem__, _HERE), BACK)),
         Binding("L", "back", "back", id="logs"),
     ]
     DEFAULT_CSS = """
@@ -352,9 +347,8 @@ class LogsScreen(JobScreen):
 
     def action_detail(self) -> None:
         if job := self.subject():
-            from gputui.tui.screens.pages import Detail
-
-            self.app.push_screen(Detail(self._services, self._snapshot, job.id, self._leave_for))
+            page = self._services.pages.detail(self._services, self._snapshot, job.id, self._leave_for)
+            self.app.push_screen(page)
 
     def action_follow(self) -> None:
         number = self._focused_number

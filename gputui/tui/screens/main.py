@@ -23,6 +23,7 @@ from gputui.domain.job_spec import JobId, server_of
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.tui.commands import (
     APP_COMMANDS,
+    BY_NAME,
     EDIT_COMMANDS,
     GPU,
     GPU_COMMANDS,
@@ -69,7 +70,7 @@ class GridNodes(Struct, eq=False):
 
     @property
     def chosen(self) -> str | None:
-        return self._grid.node if self.has_focus and self._grid.is_on_node else None
+        return self._grid.node if self.has_focus and self._grid.cursor in self._grid.table.nodes else None
 
     def action_sort(self) -> None:
         order = "the idlest first" if self._grid.sort() else "in the order of the cluster"
@@ -127,18 +128,14 @@ class ServerChoice(Struct, eq=False):
         self._screen.request(Unpause(), server=self.name)
 
 
-_BY_NAME = {
-    command.name: command
-    for command in (*EDIT_COMMANDS, *PANE_COMMANDS, *LOG_COMMANDS, *LOG_JOB_COMMANDS, *MAIN_COMMANDS)
-}
 _OF_LOG = (
-    *map(_BY_NAME.__getitem__, ("log_next", "clear_log", "log_search", "error", "log_only", "pause_log")),
-    replace(_BY_NAME["follow"], title="queue"),
+    *map(BY_NAME.__getitem__, ("log_next", "clear_log", "log_search", "error", "log_only", "pause_log")),
+    replace(BY_NAME["follow"], title="queue"),
     *(command for command in LOG_COMMANDS if command.in_footer),
-    _BY_NAME["pin_log"],
+    BY_NAME["pin_log"],
 )
 """Commands of the log: those of a search, which exist only during one, come first."""
-_OF_GPUS = (GPU, *GPU_COMMANDS, _BY_NAME["follow"], _BY_NAME["reserve"], _BY_NAME["gpu_view"])
+_OF_GPUS = (GPU, *GPU_COMMANDS, BY_NAME["follow"], BY_NAME["reserve"], BY_NAME["gpu_view"])
 _FIRST = {"gpus": _OF_GPUS, "log": tuple(dict.fromkeys(_OF_LOG))}
 """Commands of each pane that come first; in the queue, those about jobs do anyway."""
 _OTHERS = tuple(c for c in (*MAIN_COMMANDS, *EDIT_COMMANDS, *QUEUE_COMMANDS) if c.in_footer and c is not SUBMIT)

@@ -78,10 +78,6 @@ class PaneLayout(Struct, frozen=True):
         """Return the layout with the pane hidden; the last pane stays."""
         return self if self.shown == (pane,) else replace(self, hidden=self.hidden | {pane})
 
-    def with_all(self) -> PaneLayout:
-        """Return the layout with every pane in its default size; GPU layout and log place are kept."""
-        return PaneLayout(grid=self.grid, log=self.log)
-
     def is_beside(self, width: int) -> bool:
         """Return whether the log is beside the queue on a screen of that width."""
         if width < BESIDE_FROM or not {"queue", "log"} <= set(self.shown):
@@ -262,7 +258,7 @@ class Panes:
 
     def action_all_panes(self) -> None:
         self._screen.remove_class("-zoomed")
-        self._become(self.layout.with_all())
+        self._become(PaneLayout(grid=self.layout.grid, log=self.layout.log))
 
     def action_grid(self) -> None:
         self._become(self.layout.with_next_grid())

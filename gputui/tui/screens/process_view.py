@@ -45,11 +45,11 @@ from gputui.tui.actions import ActionDone, ActionFailed
 from gputui.tui.commands import (
     APP_COMMANDS,
     BACK,
-    JOB_COMMANDS,
+    BY_NAME,
+    FILTER_COMMANDS,
     LOG_COMMANDS,
     MENUS,
     PROCESS_COMMANDS,
-    QUEUE_COMMANDS,
     STOP_CONTAINER,
     bindings,
 )
@@ -136,10 +136,7 @@ class ProcessPage(ScrollingDialog):
             return EnvironmentRead(None, target.refusal[0])
         if target.ticks is None:
             return EnvironmentRead(None, "the process cannot be identified from here")
-        try:
-            return EnvironmentRead(self._use.environment(target))
-        except GputuiError as error:
-            return EnvironmentRead(None, str(error))
+        return EnvironmentRead(self._use.environment(target))
 
     def on_environment_read(self, message: EnvironmentRead) -> None:
         self._environment, self._refusal = message.environment, message.refusal
@@ -213,10 +210,7 @@ class ContainerScreen(JobScreen):
         self.call_after_refresh(self._draw)
 
     def _read(self, is_wanted: IsWanted) -> ContainerRead:
-        try:
-            return ContainerRead(self._use.container(self._container_id))
-        except GputuiError as error:
-            return ContainerRead(None, str(error))
+        return ContainerRead(self._use.container(self._container_id))
 
     def on_container_read(self, message: ContainerRead) -> None:
         """Show the container; one that is gone stays as it was, with the reason."""
@@ -291,8 +285,7 @@ _LEAST, _MUCH = 8, 20
 """Lines from which more is shown about the selected row, and from which all is."""
 FILTERS = "process_filters"
 """Section of the preferences."""
-_FILTER_COMMANDS = tuple(command for command in QUEUE_COMMANDS if command.action in {"filter", "clear_filter"})
-_CANCEL = tuple(command for command in JOB_COMMANDS if command.name == "cancel")
+_OFFERED = (*PROCESS_COMMANDS, BY_NAME["cancel"], *FILTER_COMMANDS)
 _EXAMPLES = {name: field.example for name, field in PROCESS_FIELDS.items()}
 _NAMED = 3
 """Most nodes that are named as not read."""
@@ -313,9 +306,8 @@ class GpuProcessesScreen(JobScreen):
 
     BINDINGS: ClassVar = [
         *bindings(PROCESS_COMMANDS),
-        *bindings(_FILTER_COMMANDS),
-        *bindings(_CANCEL),
-        *bindings((BACK,)),
+        *bindings(FILTER_COMMANDS),
+        *bindings((BY_NAME["cancel"], BACK)),
         Binding("U", "back", "back", id="gpu_processes"),
     ]
     DEFAULT_CSS = "GpuProcessesScreen { layout: vertical; } GpuProcessesScreen #about { height: 2; }"
@@ -425,8 +417,7 @@ class GpuProcessesScreen(JobScreen):
         if not self.is_mounted or not self.is_in_sight:
             return
         self.query_one("#about", CellLines).fill(self._about())
-        offered = (*PROCESS_COMMANDS, *_CANCEL, *_FILTER_COMMANDS)
-        keys = tuple(command for command in offered if command.in_footer and command.works_at(self))
+        keys = tuple(command for command in _OFFERED if command.in_footer and command.works_at(self))
         self.query_one(KeyBar).show(keys, (BACK, APP_COMMANDS[0]))
 
     def _about(self) -> list[Cell]:

@@ -400,10 +400,6 @@ class GpuGrid(Vertical):
         return self.table.nodes[key].name if key else None
 
     @property
-    def is_on_node(self) -> bool:
-        return self.has_nodes and self.cursor in self.table.nodes
-
-    @property
     def has_nodes(self) -> bool:
         return not self.has_tiles and bool(self.table.nodes)
 
