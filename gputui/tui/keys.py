@@ -13,20 +13,11 @@ pagedown PgDn  pageup PgUp  home Home  end End  ctrl+p Ctrl-P  ctrl+c Ctrl-C  ct
 """
 NAMES = dict(pair.split() for line in _SHOWN.strip().splitlines() for pair in line.split("  "))
 """Names of keys as they are shown, by Textual's."""
-_WORDS = {
-    "esc": "escape",
-    "return": "enter",
-    "pgdn": "pagedown",
-    "pgup": "pageup",
-    "page_down": "pagedown",
-    "page_up": "pageup",
-    "del": "delete",
-    "ins": "insert",
-    "←": "left",
-    "→": "right",
-    "↑": "up",
-    "↓": "down",
-}
+_OTHERS = """
+esc escape  return enter  pgdn pagedown  pgup pageup  page_down pagedown  page_up pageup
+del delete  ins insert  ← left  → right  ↑ up  ↓ down
+"""
+_WORDS = dict(pair.split() for line in _OTHERS.strip().splitlines() for pair in line.split("  "))
 """Alternative names of keys, from keyboards and help texts."""
 _WHOLE = frozenset(
     {"enter", "escape", "space", "tab", "backspace", "delete", "insert", "home", "end", "pageup", "pagedown"}

@@ -35,39 +35,21 @@ from gputui.tui.proposals import EditProposal, edit_refusal
 
 START: Draft = {"gpus": "1"}
 """Initial draft of the form."""
-USUAL = (
-    ("image",),
-    ("command",),
-    ("gpus", "gpu_memory"),
-    ("gpu_model", "share"),
-    ("priority", "retries"),
-    ("time_limit", "signal"),
-    ("name", "tenant"),
-    ("env",),
-    ("volume",),
-    ("workdir",),
-    ("after", "begin"),
-    ("array", "hold"),
+USUAL, MORE = (
+    tuple(tuple(row.split()) for row in rows.split(";"))
+    for rows in (
+        (
+            "image; command; gpus gpu_memory; gpu_model share; priority retries; time_limit signal; name tenant; env; "
+            "volume; workdir; after begin; array hold"
+        ),
+        (
+            "mount; comment; entrypoint user; after_any preemptible; nice backoff; retry_on gpu_memory_step; "
+            "cpus cpu_shares; memory shm_size; ipc network; env_file runtime; ulimit env_all; label idle_timeout; "
+            f"sweep sweep_limit; publish; {drafts.FURTHER}"
+        ),
+    )
 )
-"""The permanent fields, row by row."""
-MORE = (
-    ("mount",),
-    ("comment",),
-    ("entrypoint", "user"),
-    ("after_any", "preemptible"),
-    ("nice", "backoff"),
-    ("retry_on", "gpu_memory_step"),
-    ("cpus", "cpu_shares"),
-    ("memory", "shm_size"),
-    ("ipc", "network"),
-    ("env_file", "runtime"),
-    ("ulimit", "env_all"),
-    ("label", "idle_timeout"),
-    ("sweep", "sweep_limit"),
-    ("publish",),
-    (drafts.FURTHER,),
-)
-"""The less common fields, which are folded."""
+"""The fields, row by row: the permanent ones, and the less common ones, which are folded."""
 ROWS = (*USUAL, *MORE)
 FIELDS = tuple(name for row in ROWS for name in row)
 FLAGS = frozenset(key.name for key in KEYS if key.kind is OptionKind.FLAG)
