@@ -91,6 +91,8 @@ class Sweep(Struct, tag="sweep", tag_field="kind"):
     hosts_pids: bool = True
     host: HostReading | None = None
     """Reading of the host; None in a sweep without lists, and from a probe of an earlier version."""
+    clock: float | None = None
+    """What the probe's machine shows, in seconds since 1970; None as for `host`."""
 
 
 class Failed(Struct, tag="failed", tag_field="kind"):
@@ -163,12 +165,23 @@ _FACTS: Mapping[str, float] = {
 }
 
 
-def _bounded_reading(reading: Reading) -> Reading:
+_CLOCKS_DIFFER = timedelta(seconds=5)
+"""Smallest difference of two clocks that is not the time that a sweep takes to come."""
+
+
+def _bounded_reading(reading: Reading, ahead: timedelta) -> Reading:
+    """Return the reading; `ahead` is the time by which the clock of its machine is ahead."""
     reading = bounded(reading, _FIGURES)
     used, processes = reading.memory_used, reading.processes
     if isinstance(processes, tuple):
         processes = tuple(
-            replace(each, memory=within(each.memory, MOST_BYTES), sm=within(each.sm, 1.0)) for each in processes
+            replace(
+                each,
+                memory=within(each.memory, MOST_BYTES),
+                sm=within(each.sm, 1.0),
+                started_at=_earlier(each.started_at, ahead),
+            )
+            for each in processes
         )
     return replace(
         reading,
@@ -176,6 +189,13 @@ def _bounded_reading(reading: Reading) -> Reading:
         slow=reading.slow and bounded(reading.slow, _SLOW_FIGURES),
         processes=processes,
     )
+
+
+def _earlier(at: datetime | None, by: timedelta) -> datetime | None:
+    try:
+        return at - by if at and abs(by) > _CLOCKS_DIFFER else at
+    except OverflowError:
+        return None
 
 
 def bounded(values: _Values, highest: Mapping[str, float]) -> _Values:
@@ -373,7 +393,9 @@ class ReadingAssembler:
                     self._fatal[uuid] = (code, now)
             if line.host is not None:
                 self._host.ingest(line.host, now)
-            for reading in map(_bounded_reading, line.samples):
+            clock = within(line.clock, 2**32)
+            ahead = timedelta(seconds=round(clock - now.timestamp())) if clock is not None else timedelta()
+            for reading in (_bounded_reading(each, ahead) for each in line.samples):
                 uuid = self._registry.known_uuid(reading.uuid)
                 if reading.error:
                     self._fail(uuid, unreadable_health(reading.error), now)

@@ -319,7 +319,7 @@ def _checked_host(host: HostReading) -> HostReading:
 
 def _checked_process(process: GpuProcess) -> GpuProcess:
     is_container = process.container_id is not None and _CONTAINER.fullmatch(process.container_id)
-    used = process.used
+    used, began = process.used, process.started_at
     if used is not None:
         used = Consumption(**{name: within(getattr(used, name), most) for name, most in _USED.items()})
     return replace(
@@ -331,6 +331,7 @@ def _checked_process(process: GpuProcess) -> GpuProcess:
         session=None,
         attempt=None,
         ticks=None,
+        started_at=began if began and began.tzinfo else None,
         used=used,
         used_age=within(process.used_age, _MOST_AGE) or 0.0,
     )

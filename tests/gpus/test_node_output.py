@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -94,6 +94,27 @@ def test_lines_that_are_no_messages_do_no_harm(data: bytes) -> None:
 def test_numbers_that_are_none_end_the_probe(value: str) -> None:
     data = sweep().replace(b"0.5", value.encode())
     assert "it sends" in fault_of(facts(), sweep(), data)
+
+
+@cases(
+    ("ahead", "told", "began"),
+    [
+        (0.0, "2026-03-02T11:00:00Z", NOW - timedelta(hours=1)),
+        (3600.0, "2026-03-02T12:00:00Z", NOW - timedelta(hours=1)),
+        (-3600.4, "2026-03-02T10:00:00Z", NOW - timedelta(hours=1)),
+        (2.0, "2026-03-02T11:00:02Z", NOW - timedelta(minutes=59, seconds=58)),
+        (-9e99, "2026-03-02T11:00:00Z", NOW - timedelta(hours=1)),
+        (-1.7e9, "9999-12-31T00:00:00Z", None),
+        (0.0, "2026-03-02T11:00:00", None),
+    ],
+)
+def test_processes_begin_by_the_clock_of_this_machine(ahead: float, told: str, began: datetime | None) -> None:
+    processes = [{"pid": 7, "started_at": told}]
+    data = sweep(processes=processes).replace(
+        b'"kind"', b'"lists": true, "clock": %f, "kind"' % (NOW.timestamp() + ahead)
+    )
+    [process] = taken(facts(), data).reading.samples[uuid(0)].processes or ()
+    assert process.started_at == began
 
 
 def test_what_a_probe_may_not_say() -> None:

@@ -257,7 +257,7 @@ class Probe:
             "xids": self._xids.collect(),
         }
         if lists:
-            result["lists"] = True
+            result["lists"], result["clock"] = True, time.time()
             result["hosts_pids"] = self._processes.is_hosts_namespace()
             self._processes.forget_unseen()
             if self._groups is not None:
