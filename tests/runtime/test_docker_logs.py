@@ -100,6 +100,8 @@ def test_a_log_that_the_engine_gives_no_more_is_kept_as_a_sentence(
     engine.runs(NAME, Status="dead", Running=False, Dead=True)
     runtime.save_log(NAME, tmp_path / "1.log")
     assert "the output is gone" in (tmp_path / "1.log").read_text()
+    with pytest.raises(RuntimeFault, match="cannot keep the log at"):  # and the engine is not to blame
+        runtime.save_log(NAME, tmp_path / "1.log" / "2.log")
 
 
 class Writer:

@@ -368,26 +368,14 @@ def save(client: APIClient, container_id: str, path: Path) -> None:
     """Write all output to the file, atomically; its first line tells if output may be missing. Raises RuntimeFault."""
     from requests import RequestException
 
-    limit = limit_of(client, container_id)
     try:
-        with open_log(client, LogQuery(container_id)) as response, kept_log(path) as file:
-            for _, content in frames_of(response):
-                file.write(content)
-                limit.count(content)
-            if notice := _notice(client, container_id, limit):
-                line, end = f"[gputui: {notice}]\n".encode(), file.tell()
-                for at in reversed(range(0, end, _BLOCK)):  # the content may be larger than the memory
-                    file.seek(at)
-                    block = file.read(min(_BLOCK, end - at))
-                    file.seek(at + len(line))
-                    file.write(block)
-                file.seek(0)
-                file.write(line)
-    except RuntimeFault:
-        if not client.inspect_container(container_id)["State"].get("Dead"):
-            raise
-        with kept_log(path) as file:  # a removal has begun, which the engine's own end interrupted
-            file.write(b"[gputui: the output is gone, as the engine had begun to remove the container]\n")
+        try:
+            _save(client, container_id, path)
+        except RuntimeFault:
+            if not client.inspect_container(container_id)["State"].get("Dead"):
+                raise
+            with kept_log(path) as file:  # a removal has begun, which the engine's own end interrupted
+                file.write(b"[gputui: the output is gone, as the engine had begun to remove the container]\n")
     except RequestException:
         raise  # also an OSError, but of the engine, not of the disk
     except ValueError as error:
@@ -395,6 +383,23 @@ def save(client: APIClient, container_id: str, path: Path) -> None:
     except OSError as error:
         code = CauseCode.DISK_FULL if error.errno in {errno.ENOSPC, errno.EDQUOT} else CauseCode.RUNTIME_ERROR
         raise RuntimeFault(Cause(code, f"cannot keep the log at {path}: {error.strerror or error}")) from error
+
+
+def _save(client: APIClient, container_id: str, path: Path) -> None:
+    limit = limit_of(client, container_id)
+    with open_log(client, LogQuery(container_id)) as response, kept_log(path) as file:
+        for _, content in frames_of(response):
+            file.write(content)
+            limit.count(content)
+        if notice := _notice(client, container_id, limit):
+            line, end = f"[gputui: {notice}]\n".encode(), file.tell()
+            for at in reversed(range(0, end, _BLOCK)):  # the content may be larger than the memory
+                file.seek(at)
+                block = file.read(min(_BLOCK, end - at))
+                file.seek(at + len(line))
+                file.write(block)
+            file.seek(0)
+            file.write(line)
 
 
 def _notice(client: APIClient, container_id: str, limit: LogLimit) -> str:
