@@ -137,9 +137,11 @@ def test_a_restart_of_an_engine_whose_clock_is_an_hour_behind_is_not_charged(own
         watched.down()
         own_engine.launch(live_restore=True)  # so that the times alone tell
         watched.wait()
-        cause = record(watched.runtime, container_id).cause
-        assert cause is not None
-        assert cause.code is CauseCode.CONTAINER_LOST
+        ended = record(watched.runtime, container_id)
+        assert ended.cause is not None
+        assert ended.cause.code is CauseCode.CONTAINER_LOST
+        assert ended.ended_at is not None
+        assert abs(EarlyClock().now() - ended.ended_at) < timedelta(minutes=1)
     finally:
         watched.runtime.close()
 
