@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import socket
 import tarfile
 from collections.abc import Iterator
 from contextlib import closing
+from threading import Event
 from typing import Any
 
 import docker
@@ -17,7 +19,9 @@ from gputui.domain.gpu import ProbeCode
 from gputui.domain.settings import RuntimeSettings
 from gputui.gpus.remote_probe import remote_probe
 from gputui.gpus.supervisor import first_reading
-from gputui.runtime.docker.engine_machine import NAME
+from gputui.runtime.docker.engine import GpuMode
+from gputui.runtime.docker.engine_machine import NAME, ContainerStream, hosts
+from gputui.runtime.docker.job_exec import ContainerChannel
 from tests.gpus.machines import Elsewhere
 from tests.gpus.standin import UUID, build
 from tests.gpus.watching import FAST, Watcher, is_whole
@@ -85,6 +89,39 @@ def test_an_image_without_python_is_told(engine: Dockerd, client: APIClient) -> 
     assert "(the image that runtime.probe_image names needs python3, 3.8 or newer)" in reading.status.text
     assert reading.machine in reading.status.text
     until(lambda: not probes(client), "nothing is left")
+
+
+class Endless(ContainerChannel):
+    """Channel whose output comes faster than it can be taken."""
+
+    def __init__(self, *, is_error: bool) -> None:
+        super().__init__(socket.socket(), b"", is_tty=False, resize=lambda rows, columns: None, exit_code=lambda: None)
+        self.is_error = is_error
+
+    @property
+    def has_pending(self) -> bool:
+        return True
+
+    def receive(self) -> list[tuple[bool, bytes]]:
+        return [(self.is_error, b"x" * 65536)]
+
+
+@pytest.mark.parametrize("is_error", [False, True])
+def test_output_that_never_pauses_holds_nobody(is_error: bool) -> None:
+    removed = Event()
+    stream = ContainerStream(Endless(is_error=is_error), removed.set)
+    taken = stream.take()
+    assert taken is not None
+    assert len(taken) <= 4 * 1024**2
+    stream.kill()
+    assert removed.is_set()
+
+
+@pytest.mark.parametrize("mode", [GpuMode.NVIDIA, GpuMode.CDI])
+def test_any_name_of_a_machine_is_told_as_it_is(mode: GpuMode) -> None:
+    notes = [note for _, lacks in hosts(mode, "{0} {x}") for note in lacks]
+    assert notes
+    assert all("of {0} {x} " in note for note in notes)
 
 
 def test_an_image_that_cannot_be_had_is_told(engine: Dockerd, client: APIClient) -> None:

@@ -33,6 +33,8 @@ _OF_IMAGE = {CauseCode.COMMAND_NOT_FOUND, CauseCode.COMMAND_NOT_EXECUTABLE}
 _WANTED = "the image that runtime.probe_image names needs python3, 3.8 or newer"
 _USERS = "/etc/passwd"
 _COMPLAINT = 500
+_PIECES = 16
+"""Most pieces of output, of 64 KiB, that are taken at once: what never pauses must not hold the reader."""
 
 
 class EngineMachine:
@@ -72,7 +74,7 @@ class EngineMachine:
             tell(what)
             pull_by_process(image, self._settings, lambda words: tell(f"{what}: {words}"), closed)
         last: RuntimeFault | None = None
-        for host, lacks in _hosts(facts.gpu_mode):
+        for host, lacks in hosts(facts.gpu_mode, self.name):
             try:
                 stream = self._run({"Image": image, "Cmd": list(command), "HostConfig": host})
             except RuntimeFault as error:  # not all engines allow all of it
@@ -82,8 +84,7 @@ class EngineMachine:
                     raise
                 last = last or error
                 continue
-            notes = (f"the GPUs of {self.name} are read in a container of {image}", *lacks)
-            return stream, tuple(note.format(self.name) for note in notes)
+            return stream, (f"the GPUs of {self.name} are read in a container of {image}", *lacks)
         assert last is not None
         raise last
 
@@ -124,7 +125,7 @@ class EngineMachine:
                 self._remove(str(each["Id"]))
 
 
-def _hosts(mode: GpuMode) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
+def hosts(mode: GpuMode, machine: str) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
     """Yield HostConfig with what it lacks, in sentences: first the one that sees most."""
     request: dict[str, Any] = {"Count": -1, "Capabilities": [["gpu", "utility"]]}
     if mode is GpuMode.CDI:
@@ -140,8 +141,8 @@ def _hosts(mode: GpuMode) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
     }
     users = {"Mounts": [{"Type": "bind", "Source": _USERS, "Target": _USERS, "ReadOnly": True}]}
     pids = {"PidMode": "host"}
-    nameless = "users of {0} have numbers instead of names: its engine does not let a container see their names"
-    blind = "GPU processes of {0} cannot be told apart: its engine allows no --pid=host"
+    nameless = f"users of {machine} have numbers instead of names: its engine does not let a container see their names"
+    blind = f"GPU processes of {machine} cannot be told apart: its engine allows no --pid=host"
     yield {**least, **users, **pids}, ()
     yield {**least, **pids}, (nameless,)
     yield least, (blind,)
@@ -168,7 +169,9 @@ class ContainerStream:
     def take(self) -> bytes | None:
         data = b""
         with self._lock:
-            while self._channel.has_pending or select.select(self.ends, [], [], 0)[0]:
+            for _ in range(_PIECES):
+                if not (self._channel.has_pending or select.select(self.ends, [], [], 0)[0]):
+                    break
                 try:
                     pieces = self._channel.receive()
                 except OSError:
