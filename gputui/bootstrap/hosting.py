@@ -161,6 +161,10 @@ def make_host(
     from gputui.store.queue_files import SCHEMA  # the store is opened after the console's first frame
 
     def open_adapters() -> Adapters:
+        if options.runtime == "docker":
+            from gputui.runtime.docker.endpoint import keep_context
+
+            keep_context()
         runtimes = adapters.make_runtimes(options, store.store_id)
         probe = started() or adapters.make_probe(options, store.store_id)
         return Adapters({runtime.name: runtime for runtime in runtimes}, probe)

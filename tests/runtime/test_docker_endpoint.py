@@ -17,7 +17,7 @@ import pytest
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.docker.connection import Connection
-from gputui.runtime.docker.endpoint import Endpoint, TlsFiles, find_endpoint
+from gputui.runtime.docker.endpoint import Endpoint, TlsFiles, find_endpoint, keep_context
 from gputui.runtime.docker.transport import EngineSocket, base_url, dialled
 from tests.cases import cases
 from tests.needs import need
@@ -70,6 +70,21 @@ def test_the_context_of_the_environment_needs_no_config_file(config: Path, monke
     monkeypatch.setenv("DOCKER_CONTEXT", "none")
     with pytest.raises(RuntimeFault, match="no docker context 'none'"):
         find_endpoint(RuntimeSettings())
+
+
+def test_a_kept_context_outlasts_docker_context_use(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_CONTEXT", "")  # restored afterwards
+    add_context(config, "lab", "tcp://gpu1:2376", current=True)
+    keep_context()
+    add_context(config, "other", "tcp://gpu2:2376", current=True)
+    assert find_endpoint(RuntimeSettings()).url == "tcp://gpu1:2376"
+    monkeypatch.setenv("DOCKER_CONTEXT", "")
+    (config / "config.json").unlink()
+    keep_context()
+    add_context(config, "third", "tcp://gpu3:2376", current=True)
+    assert find_endpoint(RuntimeSettings()).url == "unix:///var/run/docker.sock"
+    monkeypatch.setenv("DOCKER_HOST", "ssh://gpu4")
+    assert find_endpoint(RuntimeSettings()).url == "ssh://gpu4"
 
 
 def test_docker_host_wins_over_the_context(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,6 +112,19 @@ def test_the_queue_there_is_told_of_its_guest(engine: StandInEngine, connect: Op
     engine.info |= ELSEWHERE
     another = connect("third0000000")
     assert gives(another).owner == "", "two guests are equals, as two queues of one machine are"
+    told = another.status().warnings[-1]
+    assert "submit to one of them, so that one queue has them all" in told, "neither queue is that machine's"
+
+
+def test_what_labels_tell_is_short_and_plain(engine: StandInEngine, connect: Open) -> None:
+    container_id = "c" * 64
+    engine.runs(container_id)
+    everything = {"DeviceRequests": [{"Driver": "", "Count": -1, "Capabilities": [["gpu"]]}]}
+    labels = {"gputui.store": f"\x1b[31m{'x' * 3000}", "gputui.guest": "y" * 3000}
+    engine.created[container_id] |= {"HostConfig": everything, "Labels": labels}
+    [found] = connect().foreign()
+    assert (found.store.strip("x…"), found.guest_of.strip("y…")) == ("", "")
+    assert max(len(found.store), len(found.guest_of)) <= 60
 
 
 @cases(("ahead", "told"), [(3600.0, "1h00m ahead of"), (-3600.0, "1h00m behind"), (3.0, ""), (0.0, "")])

@@ -399,7 +399,7 @@ def engine_refusal(engine: EngineGpus, gpus: Sequence[Gpu], machine: str = "") -
     if gpus and bool(machine) != bool(engine.elsewhere):
         here = "this machine"
         text = f"the GPUs that are read are those of {machine or here}, and the engine has those of"
-        return EngineRefusal(f"{text} {engine.elsewhere or here}", "leave out --probe, and start gputui again")
+        return EngineRefusal(f"{text} {engine.elsewhere or here}", "start gputui again, without --probe")
     if engine.mode == "none":
         if engine.is_podman:
             return EngineRefusal(

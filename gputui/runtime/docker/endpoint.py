@@ -104,11 +104,22 @@ def find_endpoint(settings: RuntimeSettings) -> Endpoint:
         return _checked(settings.docker_host, "the setting runtime.docker_host", _environment_tls)
     if host := os.environ.get("DOCKER_HOST"):
         return _checked(host, "DOCKER_HOST", _environment_tls)
+    name = _context()
+    return Endpoint(DEFAULT_URL) if name == "default" else _of_context(name)
+
+
+def _context() -> str:
     chosen = os.environ.get("DOCKER_CONTEXT") or _read_json(config_directory() / "config.json").get("currentContext")
-    name = str(chosen or "default")
-    if name == "default":
-        return Endpoint(DEFAULT_URL)
-    return _of_context(name)
+    return str(chosen or "default")
+
+
+def keep_context() -> None:
+    """Keep the present docker context for this process and those that it starts, whatever `docker context use` changes.
+
+    Without it images would be pulled, and commands run, on another engine than the one that has the jobs.
+    """
+    with suppress(RuntimeUnavailableError):
+        os.environ["DOCKER_CONTEXT"] = _context()
 
 
 def _checked(url: str, source: str, tls: Any) -> Endpoint:
@@ -438,6 +449,7 @@ class Tunnel:
         for pattern, sentence, hint in _KNOWN:
             line = next((line for line in reversed(said) if re.search(pattern, line)), None)
             if line is not None:
+                line = line.removeprefix("ssh: ")
                 facts = {"host": host, "socket": self._remote, "command": command, "line": line, "forget": forget}
                 return RuntimeUnavailableError(f"ssh: {sentence.format(**facts)}", hint=hint.format(**facts))
         return RuntimeUnavailableError(f"ssh to {host} failed: {said[-1]}", hint=f"try `{command}`")

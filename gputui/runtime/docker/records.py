@@ -21,6 +21,7 @@ from gputui.domain.errors import PART_OUT_OF_MEMORY, Cause, CauseCode, RuntimeFa
 from gputui.domain.job_spec import EVERY_ADDRESS, PublishedPort
 from gputui.domain.policy.availability import CDI_KIND
 from gputui.domain.telemetry import Consumption
+from gputui.domain.text import plain
 from gputui.runtime.docker.connection import cause_of, cause_of_init
 from gputui.runtime.docker.create import ATTEMPT, GPUS, GUEST, JOB, PROBE, STORE, SUBMITTER, USER
 from gputui.runtime.docker.engine import EngineJson, is_podman
@@ -39,6 +40,10 @@ _NOTHING = {"", "void", "none"}
 _NODE = re.compile(r"/dev/nvidia(\d+)")
 _MOUNTED = "/var/run/nvidia-container-devices/"
 """Path below which NVIDIA's runtime, if configured so, interprets mounts as device names."""
+
+
+_LONGEST = 60
+"""Most characters that are told of a label, which anybody may set."""
 
 
 def state_of(status: str) -> ContainerState:
@@ -189,8 +194,8 @@ def foreign_of(inspected: EngineJson, default_runtime: str) -> ForeignContainer 
         devices=devices,
         image=str(config.get("Image", "")),
         started_at=parse_time(inspected["State"].get("StartedAt")),
-        store=labels.get(STORE, ""),
-        guest_of=labels.get(GUEST, ""),
+        store=plain(labels.get(STORE, ""), _LONGEST),
+        guest_of=plain(labels.get(GUEST, ""), _LONGEST),
     )
 
 

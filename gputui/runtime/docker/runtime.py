@@ -168,7 +168,7 @@ NAME = "docker"
 _CAPABILITY = RuntimeFeatures(images=True, limits=True, foreign=True)
 _GUEST = (
     "gputui on {} starts jobs on GPUs of {} too: each queue leaves the other's GPUs alone and does not know its order; "
-    "submit from there by `gputui --on`, so that one queue has them all"
+    "{}, so that one queue has them all"
 )
 _CLOCK = (
     "the clock of {0} is {1} this machine's: jobs have the times of this machine, lines of their output those of {0}; "
@@ -322,7 +322,8 @@ class DockerRuntime:
             if gpus.owner and (refusal := engine_refusal(gpus, ())):
                 gpus = replace(gpus, warnings=(*gpus.warnings, refusal.sentence))
         guests = sorted({each.guest_of for each in self._others if each.guest_of})
-        told = [_GUEST.format(guest, gpus.machine) for guest in guests]
+        advice = "submit to one of them" if gpus.elsewhere else "submit from there by `gputui --on`"
+        told = [_GUEST.format(guest, gpus.machine, advice) for guest in guests]
         if abs(ahead := self._cache.ahead) > _SMALLEST_DIFFERENCE:
             how = f"{format_duration(abs(ahead))} {'ahead of' if ahead > timedelta() else 'behind'}"
             told.append(_CLOCK.format(gpus.machine or "the engine", how))
