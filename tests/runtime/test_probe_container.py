@@ -22,6 +22,7 @@ from gputui.gpus.supervisor import first_reading
 from gputui.runtime.docker.engine import GpuMode
 from gputui.runtime.docker.engine_machine import NAME, ContainerStream, hosts
 from gputui.runtime.docker.job_exec import ContainerChannel
+from gputui.runtime.docker.transport import EngineSocket
 from tests.gpus.machines import Elsewhere
 from tests.gpus.standin import UUID, build
 from tests.gpus.watching import FAST, Watcher, is_whole
@@ -95,7 +96,9 @@ class Endless(ContainerChannel):
     """Channel whose output comes faster than it can be taken."""
 
     def __init__(self, *, is_error: bool) -> None:
-        super().__init__(socket.socket(), b"", is_tty=False, resize=lambda rows, columns: None, exit_code=lambda: None)
+        super().__init__(
+            EngineSocket(socket.socket()), b"", is_tty=False, resize=lambda rows, columns: None, exit_code=lambda: None
+        )
         self.is_error = is_error
 
     @property
