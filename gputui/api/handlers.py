@@ -294,8 +294,8 @@ class Handlers(Struct, eq=False):
                     raise ValueError
                 last, until = (-float(at), -int(number)), datetime.fromtimestamp(float(at), UTC)
             except (ValueError, OverflowError, OSError):
-                hint = "take it from the header Next"
-                raise InputError("it is no place in the history", where="cursor", hint=hint) from None
+                what, hint = "it is no place in the history", "take it from the header Next"
+                raise InputError(what, where="cursor", hint=hint) from None
         left: Iterator[Job] = by_month(queue.past(since, until))
         if until is not None:
             left = (job for job in left if latest_first(job) > last)
@@ -317,8 +317,8 @@ class Handlers(Struct, eq=False):
         return encoded({**plain, "windows": msgspec.to_builtins(snapshot.windows)})
 
     def recurring(self, call: Call) -> Response:
-        found = tuple(call.backend.queue.recurring().values())
-        return encoded(found if call.wants_own else [recurring_json(each) for each in found])
+        found = call.backend.queue.recurring().values()
+        return encoded(tuple(found) if call.wants_own else [recurring_json(each) for each in found])
 
     def audit(self, call: Call) -> Response:
         since, job_id = call.query["since"], call.query["job"]
@@ -330,15 +330,12 @@ class Handlers(Struct, eq=False):
     def images(self, call: Call) -> list[str]:
         return list(call.backend.images())
 
-    # a job
-
     def job(self, call: Call) -> Response:
         job = call.the_job
-        headers = (("ETag", revision(job)),)
-        if call.wants_own:
-            return encoded(job, headers=headers)
-        told = job_detail_json(job, self._picture(call), _audit(call, job), call.backend.measured(job.id))
-        return encoded(told, headers=headers)
+        told: object = job
+        if not call.wants_own:
+            told = job_detail_json(job, self._picture(call), _audit(call, job), call.backend.measured(job.id))
+        return encoded(told, headers=(("ETag", revision(job)),))
 
     def explain(self, call: Call) -> dict[str, Any]:
         from gputui.domain.policy.whatif import explain
@@ -368,11 +365,13 @@ class Handlers(Struct, eq=False):
         attempt = None if text == "latest" else int(text)
         attempt_with_output(call.the_job, attempt)
         if query["follow"] or call.wants_stream:
-            tail, stamped, follow = query["tail"], query["stamped"], query["follow"]
-            wanted = FollowLog(attempt, tail, stamped, follow, call.wants_stream, query["apart"])
+            wanted = FollowLog(
+                attempt, query["tail"], query["stamped"], query["follow"], call.wants_stream, query["apart"]
+            )
             return self._handed(call, call.the_job.id, wanted)
-        stream = call.backend.log(call.the_job.id, attempt, tail=query["tail"], stamped=query["stamped"])
-        with closing(stream):
+        with closing(
+            call.backend.log(call.the_job.id, attempt, tail=query["tail"], stamped=query["stamped"])
+        ) as stream:
             return log_answer(stream, call.request.headers.get("range"))
 
     def attach(self, call: Call) -> Answer:
@@ -387,8 +386,6 @@ class Handlers(Struct, eq=False):
 
     def _handed(self, call: Call, job_id: JobId, wanted: StreamRequest) -> Handoff:
         return Handoff(lambda link, early: self._services.stream(call.caller, job_id, wanted, link, early))
-
-    # changes
 
     def submit(self, call: Call) -> Answer:
         submissions: tuple[Submission, ...] = call.body.jobs
