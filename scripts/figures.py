@@ -36,8 +36,8 @@ COMMANDS = {
 """Commands whose functions are counted, in a queue of seven held jobs without a scheduler."""
 LIMITS: Mapping[str, float] = {
     "files": 325,
-    "lines": 105_063,
-    "lines without optional parts": 91_430,
+    "lines": 105_064,
+    "lines without optional parts": 91_431,
     "functions": 7_547,
     "lines per function": 13.92,
     "folders of more than 15 files": 5,
@@ -80,8 +80,9 @@ if words:
 else:
     for _ in range(7):
         run((*options, "submit", "--host", "--hold", "--", "true"))
-package = os.sep + "gputui" + os.sep
-found = [each for each in entered if package in each[0]]
+import gputui
+package = os.path.dirname(gputui.__file__) + os.sep
+found = [each for each in entered if each[0].startswith(package)]
 os.write(out, json.dumps([len(found), len({each[0] for each in found})]).encode())
 """
 

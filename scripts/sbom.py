@@ -95,6 +95,8 @@ def check() -> int:
 
 
 if __name__ == "__main__":
-    if "--check" in sys.argv:
+    if sys.argv[1:] == ["--check"]:
         sys.exit(check())
+    if sys.argv[1:]:
+        sys.exit("usage: sbom.py [--check]")
     sys.stdout.write(text())

@@ -75,6 +75,7 @@ def plan(found: Options, group: str, *, converts: bool) -> UsersPlan:
         # the service of root would serve the queue of the account that has the directory
         if (uid := found.state.stat().st_uid) != 0:
             hint = f"sudo chown root {found.state}, or name another one by --state"
+            hint = hint if os.geteuid() == 0 else f"sudo gputui install {_OPTION}, whose queue is root's"
             raise GputuiError(f"it belongs to {user_name(uid)}, not to root", where=str(found.state), hint=hint)
     if is_shared:
         content = without_group(content, str(path))

@@ -151,7 +151,7 @@ def unavailable(where: str, error: BaseException) -> RuntimeUnavailableError:
         return RuntimeUnavailableError(f"Docker does not run at {where}", hint=service.start)
     if "timed out" in lower or "timeout" in lower:
         return SilentError(f"Docker at {where} did not answer in time", hint=service.status)
-    if found := re.search(r"\[Errno \d+\] ([^'\")]+)", text):  # the libraries between repeat the whole request
+    if found := re.search(r"\[Errno -?\d+\] ([^'\")]+)", text):  # the libraries between repeat the whole request
         text = found[1]
     return RuntimeUnavailableError(f"Docker at {where} does not answer: {_tidy(text)}", hint=service.status)
 
