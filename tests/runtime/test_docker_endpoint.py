@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import socket
 import ssl
 import subprocess
@@ -14,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from gputui.domain.errors import RuntimeFault
+from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.docker.connection import Connection
-from gputui.runtime.docker.endpoint import Endpoint, TlsFiles, find_endpoint, keep_context
+from gputui.runtime.docker.endpoint import Endpoint, TlsFiles, Tunnel, find_endpoint, keep_context
 from gputui.runtime.docker.transport import EngineSocket, base_url, dialled
 from tests.cases import cases
 from tests.needs import need
@@ -306,3 +307,17 @@ def test_a_bad_ssh_address_is_told_at_each_call_and_closing_is_quiet(url: str) -
         with pytest.raises(RuntimeFault, match="is not an ssh address"):
             connection.call(lambda client: client.version(), patient=False)
     connection.close()
+
+
+def test_a_host_that_never_stops_talking_fills_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text("#!/bin/sh\nexec cat /dev/zero\n")
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/tmp")
+    tunnel = Tunnel("ssh://gpu1")
+    try:
+        with pytest.raises(RuntimeUnavailableError, match="ssh to gpu1 failed: ssh ended"):
+            tunnel.socket_path()
+    finally:
+        tunnel.close()

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+import resource
 import shutil
 import socket
 import struct
@@ -274,6 +275,8 @@ _LASTS = 10.0
 _RECENT = 5.0
 """Seconds for which what ssh said may be the reason of a failed call."""
 _KEPT_LINES = 40
+_MOST_SAID = 16 * 1024**2
+"""Maximum size of a file that ssh writes; a host that says more than that in its login fills no disk with it."""
 _OPTIONS = {
     "BatchMode": "yes",
     "ConnectTimeout": "10",
@@ -406,6 +409,8 @@ class Tunnel:
             self._login = subprocess.Popen(  # noqa: S603 - ssh, to the user's own address
                 words, stdin=subprocess.PIPE, stdout=told, stderr=said, env=environ, start_new_session=True
             )
+        with suppress(OSError, ValueError):
+            resource.prlimit(self._login.pid, resource.RLIMIT_FSIZE, (_MOST_SAID, _MOST_SAID))
         self._begun_at = time.monotonic()
         while not self._file("d").exists():
             is_over = self._login.poll() is not None
