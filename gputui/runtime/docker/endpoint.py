@@ -115,10 +115,7 @@ def _context() -> str:
 
 
 def keep_context() -> None:
-    """Keep the present docker context for this process and those that it starts, whatever `docker context use` changes.
-
-    Without it images would be pulled, and commands run, on another engine than the one that has the jobs.
-    """
+    """Keep the present docker context for this process and its children: images are pulled where the jobs run."""
     with suppress(RuntimeUnavailableError):
         os.environ["DOCKER_CONTEXT"] = _context()
 

@@ -42,10 +42,6 @@ _MOUNTED = "/var/run/nvidia-container-devices/"
 """Path below which NVIDIA's runtime, if configured so, interprets mounts as device names."""
 
 
-_LONGEST = 60
-"""Most characters that are told of a label, which anybody may set."""
-
-
 def state_of(status: str) -> ContainerState:
     return _STATES.get(status, ContainerState.EXITED)
 
@@ -194,8 +190,9 @@ def foreign_of(inspected: EngineJson, default_runtime: str) -> ForeignContainer 
         devices=devices,
         image=str(config.get("Image", "")),
         started_at=parse_time(inspected["State"].get("StartedAt")),
-        store=plain(labels.get(STORE, ""), _LONGEST),
-        guest_of=plain(labels.get(GUEST, ""), _LONGEST),
+        # anybody may set labels
+        store=plain(labels.get(STORE, ""), 60),
+        guest_of=plain(labels.get(GUEST, ""), 60),
     )
 
 
