@@ -36,8 +36,8 @@ COMMANDS = {
 """Commands whose functions are counted, in a queue of seven held jobs without a scheduler."""
 LIMITS: Mapping[str, float] = {
     "files": 325,
-    "lines": 105_064,
-    "lines without optional parts": 91_431,
+    "lines": 105_063,
+    "lines without optional parts": 91_430,
     "functions": 7_547,
     "lines per function": 13.92,
     "folders of more than 15 files": 5,
