@@ -142,7 +142,6 @@ MANIFEST = "MANIFEST.json"
 FORMAT = 1
 _LEFT_OUT = frozenset(
     {"api.sock", "scheduler.lock", "scheduler.waiting", "scheduler.wanted", "live.json", "last-backup.json"}
-    | {"engine.json"}
     | {"gpus.jsonl", "gpu-focus", "relay", "input", "viewers", "attempts", "serve.err"}
 )
 """Names of files that belong to running processes, or may be lost at any time."""

@@ -298,6 +298,7 @@ def test_a_backup_has_logs_on_another_disk_but_only_regular_files(sample: Path, 
     (state / "logs").rename(disk)
     (state / "logs").symlink_to(disk)
     (state / "hostname").symlink_to("/etc/hostname")
+    (state / "engine.json").write_text("{}")
     (disk / "1" / "hostname").symlink_to("/etc/hostname")
     (disk / "1" / ".1.log.part").write_text("begun")
     for folder in (state, disk / "1"):
@@ -308,6 +309,7 @@ def test_a_backup_has_logs_on_another_disk_but_only_regular_files(sample: Path, 
     assert [path.name for path in (again / "logs" / "1").iterdir()] == ["1.log"]
     assert (again / "logs" / "1" / "1.log").read_bytes() == b"output\xff\n"
     assert not {"fifo", "hostname"} & {path.name for path in again.iterdir()}
+    assert (again / "engine.json").read_text() == "{}", "or running jobs would be looked for on any engine, and lost"
 
 
 def test_a_file_that_becomes_shorter_while_it_is_read_is_an_error(tmp_path: Path) -> None:
