@@ -154,7 +154,7 @@ class EngineGpus(Struct, frozen=True):
     machine: str = ""
     """Name of its machine, as the engine tells it."""
     owner: str = ""
-    """What shows that its machine has a queue of its own, beside which this one is a guest; empty: nothing does."""
+    """Sign that its machine has a queue of its own, beside which this one is a guest; empty: there is none."""
     is_rootless: bool = False
     is_podman: bool = False
     warnings: tuple[str, ...] = ()

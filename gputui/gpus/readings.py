@@ -92,7 +92,7 @@ class Sweep(Struct, tag="sweep", tag_field="kind"):
     host: HostReading | None = None
     """Reading of the host; None in a sweep without lists, and from a probe of an earlier version."""
     clock: float | None = None
-    """What the probe's machine shows, in seconds since 1970; None as for `host`."""
+    """Time on the clock of the probe's machine, in seconds since 1970; None as for `host`."""
 
 
 class Failed(Struct, tag="failed", tag_field="kind"):

@@ -47,7 +47,7 @@ from gputui.threads import Watcher, fault_words
 log = logging.getLogger(__name__)
 
 _ESSENTIAL = frozenset({"", "nvmlInit", "nvmlDeviceGetCount"})
-"""CallLine without which nothing can be read: when one of them hangs, the driver does."""
+"""Calls without which nothing can be read: when one of them hangs, the driver does."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 60.0, 3600.0
 """Seconds until a call is tried again, doubled each time that it hangs again."""
 _WHOLE = 3
@@ -297,7 +297,7 @@ class NvmlProbe:
         self._process: Probing | None = None
         self._hung = HungCalls()
         self._answered = 0
-        """CallLine that earlier processes finished."""
+        """Number of calls that earlier processes finished."""
         self._failures = 0
         self._stuck: list[Probing] = []
         self._closed = closed or threading.Event()

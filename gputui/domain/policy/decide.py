@@ -261,7 +261,7 @@ class Pass(Struct, eq=False):
     refused: set[LaneKey] = field(default_factory=set)
     """Lanes that are finished."""
     kinds: dict[tuple[str, int], tuple[bool, ...]] = field(default_factory=dict)
-    """For each window, whether it is reserved for jobs of a tenant and a priority."""
+    """Answers whether each window is reserved for jobs of a tenant and a priority."""
     same: dict[tuple[object, ...], Refusal] = field(default_factory=dict)
     """Refusals since the last start, reused for equal requests while reservations exist."""
     shut: dict[tuple[Ask, tuple[bool, ...]], float] = field(default_factory=dict)
