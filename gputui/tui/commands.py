@@ -143,6 +143,7 @@ _quiet = partial(_listed, in_footer=False)
 _shown = partial(_listed, in_palette=False)
 _unlisted = partial(_listed, in_footer=False, in_palette=False)
 """A command that the footer does not list, the palette, or neither."""
+_answer = partial(_unlisted, group=DIALOG)
 PROCESS_VIEW = _quiet(
     ("U", "gpu_processes", "GPU users"),
     "Show all processes on the GPUs, of jobs and foreign ones: sort, filter, end them, stop containers.",
@@ -487,36 +488,30 @@ LOG_JOB_COMMANDS = _of(
     ),
     _quiet(("L", "logs", "logs"), "Show the pinned logs together, up to six."),
 )
-
-
-def _answer(binding: tuple[str, str, str], help_: str, id_: str, shown: str = "") -> Command:
-    return _unlisted(binding, help_, DIALOG, footer_key=shown, id=id_)
-
-
-YES = _answer(("y enter", "answer('yes')", "yes"), "Yes.", "yes", "y Enter")
-NO = _answer(("n escape q", "answer('no')", "no"), "No: change nothing.", "no", "n Esc")
+YES = _answer(("y enter", "answer('yes')", "yes"), "Yes.", id="yes", footer_key="y Enter")
+NO = _answer(("n escape q", "answer('no')", "no"), "No: change nothing.", id="no", footer_key="n Esc")
 LEAVE_COMMANDS = (
     _answer(
         ("b enter", "choose('HAND_OVER')", "hand over"),
         "Quit, and let a scheduler continue in the background.",
-        "hand_over",
-        "b Enter",
+        id="hand_over",
+        footer_key="b Enter",
     ),
-    _answer(("s", "choose('STOP')", "stop"), "Quit, and start no new jobs.", "stop"),
-    _answer(("escape n q", "stay", "stay"), "Stay in the console.", "stay"),
+    _answer(("s", "choose('STOP')", "stop"), "Quit, and start no new jobs.", id="stop"),
+    _answer(("escape n q", "stay", "stay"), "Stay in the console."),
 )
-TAKE_LINE = _answer(("enter", "take_line", "take"), "Take the line under the cursor.", "take_line")
-SAVE_TEMPLATE = _answer(("s", "save_template", "save"), "Save the form as a template.", "save_template")
+TAKE_LINE = _answer(("enter", "take_line", "take"), "Take the line under the cursor.")
+SAVE_TEMPLATE = _answer(("s", "save_template", "save"), "Save the form as a template.")
 COPY_COMMANDS = (
-    _answer(("i y enter", "copy_part('id')", "id"), "Copy the job's id.", "copy_id"),
-    _answer(("n", "copy_part('name')", "name"), "Copy its name.", "copy_name"),
-    _answer(("c", "copy_part('command')", "command"), "Copy its command.", "copy_command"),
-    _answer(("m", "copy_part('image')", "image"), "Copy its image.", "copy_image"),
-    _answer(("k", "copy_part('container')", "container"), "Copy the id of its container.", "copy_container"),
-    _answer(("g", "copy_part('GPUs')", "GPUs"), "Copy the UUIDs of its GPUs.", "copy_gpus"),
+    _answer(("i y enter", "copy_part('id')", "id"), "Copy the job's id.", id="copy_id"),
+    _answer(("n", "copy_part('name')", "name"), "Copy its name.", id="copy_name"),
+    _answer(("c", "copy_part('command')", "command"), "Copy its command.", id="copy_command"),
+    _answer(("m", "copy_part('image')", "image"), "Copy its image.", id="copy_image"),
+    _answer(("k", "copy_part('container')", "container"), "Copy the id of its container.", id="copy_container"),
+    _answer(("g", "copy_part('GPUs')", "GPUs"), "Copy the UUIDs of its GPUs.", id="copy_gpus"),
 )
-SEARCH_HELP = _answer(("slash", "search_help", "search"), "Search help for a key, or for words.", "search_help")
-CLOSE = _answer(("enter", "close", "close"), "Close the page.", "close")
+SEARCH_HELP = _answer(("slash", "search_help", "search"), "Search help for a key, or for words.")
+CLOSE = _answer(("enter", "close", "close"), "Close the page.")
 DIALOG_COMMANDS = (YES, NO, *LEAVE_COMMANDS, TAKE_LINE, SAVE_TEMPLATE, *COPY_COMMANDS, SEARCH_HELP, CLOSE)
 WHAT_IF_COMMANDS = _of(
     WHAT_IF,
@@ -565,8 +560,15 @@ COMMANDS = (
 )
 BY_NAME = {command.name: command for command in COMMANDS}
 """Commands by their names in the settings file."""
+
+
+def named(names: str) -> tuple[Command, ...]:
+    """Return the commands of these names, which have blanks between them."""
+    return tuple(map(BY_NAME.__getitem__, names.split()))
+
+
 _IN_A_TAB = frozenset({"pause_recurring", "resume_recurring", "remove"})
-FILTER_COMMANDS = (BY_NAME["filter"], BY_NAME["clear_filter"])
+FILTER_COMMANDS = named("filter clear_filter")
 _PAGE = (BACK, *APP_COMMANDS, *MOVE_COMMANDS)
 _PLACES = {
     "main screen": (
@@ -586,7 +588,7 @@ _PLACES = {
         *JOB_COMMANDS,
         *LOG_COMMANDS,
         *(command for command in LOG_JOB_COMMANDS if command.name != "attempts"),
-        *(command for command in PANE_COMMANDS if command.action_name in {"zoom", "pane"}),
+        *named("zoom pane_next pane_before"),
         *_PAGE,
     ),
     "screen of a job": (*JOB_COMMANDS, BACK, *APP_COMMANDS),
@@ -641,35 +643,28 @@ def places() -> dict[str, tuple[Command, ...]]:
     return found
 
 
-_OF_ROWS = frozenset({"mark", "filter", "clear_filter", "fold", "sort", "columns"})
-_OF_PANES = tuple(
-    command for command in PANE_COMMANDS if command.action_name in {"zoom", "hide", "all_panes", "log_place"}
-)
-_OF_GPUS = frozenset({"reserve", "gpu_view", "gpu_processes", "graph_span"})
-_OF_LOGS = frozenset(
-    {
-        *("pause_log", "log_search", "log_only", "clear_log", "error", "attempt_before", "attempt_after", "attempts"),
-        *("pin_log", "log_wrap", "log_times", "copy_lines", "save_log"),
-    }
-)
-_EVERY = (*JOB_COMMANDS, *EDIT_COMMANDS, *QUEUE_COMMANDS, *PANE_COMMANDS, *APP_COMMANDS)
+_OF_PANES = named("zoom hide all_panes log_place")
 MENUS = {
     "queue": (
         *STANDING_COMMANDS,
         *JOB_COMMANDS,
         GPU,
-        *(command for command in EDIT_COMMANDS if command.name not in _OF_GPUS),
-        *(command for command in QUEUE_COMMANDS if command.name in _OF_ROWS),
+        *(command for command in EDIT_COMMANDS if command.name != "reserve"),
+        *named("mark filter clear_filter sort columns fold"),
         *_OF_PANES,
     ),
     "gpus": (
         GPU,
         *GPU_COMMANDS,
-        *(command for command in _EVERY if command.name in _OF_GPUS),
+        *named("reserve gpu_view gpu_processes graph_span"),
         *JOB_COMMANDS,
         *_OF_PANES,
     ),
-    "log": (*(command for command in (*LOG_COMMANDS, *LOG_JOB_COMMANDS) if command.name in _OF_LOGS), *_OF_PANES),
+    "log": (
+        *named("pause_log log_search log_only log_wrap log_times copy_lines save_log clear_log error"),
+        *named("attempt_before attempt_after attempts pin_log"),
+        *_OF_PANES,
+    ),
     "processes": (*PROCESS_COMMANDS, BY_NAME["cancel"]),
 }
 """Commands of the menu of each pane and table, in order; only available ones are listed."""

@@ -19,12 +19,12 @@ from gputui.domain.text import plain
 from gputui.tui.commands import (
     APP_COMMANDS,
     BACK,
-    BY_NAME,
     JOB_COMMANDS,
     LOG_COMMANDS,
     LOG_JOB_COMMANDS,
     Command,
     bindings,
+    named,
 )
 from gputui.tui.keymap import keymap_of
 from gputui.tui.present.cells import Cell
@@ -211,7 +211,6 @@ class LogController:
 
 _NARROWEST = 56
 """Minimum width in cells of logs that are side by side."""
-_HERE = ("attempt_before", "attempt_after", "pin_log", "zoom", "pane_next", "pane_before")
 
 
 class LogsScreen(JobScreen):
@@ -219,7 +218,7 @@ class LogsScreen(JobScreen):
 
     BINDINGS: ClassVar = [
         *bindings(JOB_COMMANDS),
-        *bindings((*map(BY_NAME.__getitem__, _HERE), BACK)),
+        *bindings((*named("attempt_before attempt_after pin_log zoom pane_next pane_before"), BACK)),
         Binding("L", "back", "back", id="logs"),
     ]
     DEFAULT_CSS = """

@@ -35,6 +35,7 @@ from gputui.tui.commands import (
     SUBMIT,
     Command,
     bindings,
+    named,
 )
 from gputui.tui.keymap import keymap_of
 from gputui.tui.present.gpu_rows import Labels, holder
@@ -129,13 +130,13 @@ class ServerChoice(Struct, eq=False):
 
 
 _OF_LOG = (
-    *map(BY_NAME.__getitem__, ("log_next", "clear_log", "log_search", "error", "log_only", "pause_log")),
+    *named("log_next clear_log log_search error log_only pause_log"),
     replace(BY_NAME["follow"], title="queue"),
     *(command for command in LOG_COMMANDS if command.in_footer),
     BY_NAME["pin_log"],
 )
 """Commands of the log: those of a search, which exist only during one, come first."""
-_OF_GPUS = (GPU, *GPU_COMMANDS, BY_NAME["follow"], BY_NAME["reserve"], BY_NAME["gpu_view"])
+_OF_GPUS = (GPU, *GPU_COMMANDS, *named("follow reserve gpu_view"))
 _FIRST = {"gpus": _OF_GPUS, "log": tuple(dict.fromkeys(_OF_LOG))}
 """Commands of each pane that come first; in the queue, those about jobs do anyway."""
 _OTHERS = tuple(c for c in (*MAIN_COMMANDS, *EDIT_COMMANDS, *QUEUE_COMMANDS) if c.in_footer and c is not SUBMIT)

@@ -17,7 +17,7 @@ from textual.strip import Strip
 
 from gputui.domain.job import Job
 from gputui.domain.text import plain, plural
-from gputui.tui.commands import BY_NAME, LOG_COMMANDS, LOG_JOB_COMMANDS, MOVE_COMMANDS, bindings
+from gputui.tui.commands import LOG_COMMANDS, LOG_JOB_COMMANDS, MOVE_COMMANDS, bindings, named
 from gputui.tui.keymap import keymap_of
 from gputui.tui.present.cells import AMBER, BLUE, DIM, GROUND, PLAIN, RAISED, RED, STRONG, Cell, Span, fitted, segments
 from gputui.tui.present.status import wrapped
@@ -230,7 +230,7 @@ class LogLoader:
         self._view.repaint()
 
 
-_KEYS_SHOWN = ("error", "pin_log", "logs", "pause_log", "log_search", "log_only", "log_times", "save_log")
+_KEYS_SHOWN = named("error pin_log logs pause_log log_search log_only log_times save_log")
 _GROUND = Style(bgcolor=GROUND)
 _RAISED = Style(bgcolor=RAISED)
 _SIDE = 16
@@ -472,7 +472,7 @@ class LogView(Grip, Wheel, can_focus=True):
             text, style = self._no_lines()
             lines = [((words, style),) for words in wrapped(text, self.size.width - 2)]
             if self._lists_keys and self.follower is None and not self._waits:  # nothing else would be there
-                shown = keymap_of(self).footer(map(BY_NAME.__getitem__, _KEYS_SHOWN))
+                shown = keymap_of(self).footer(_KEYS_SHOWN)
                 keys = [((f" {command.first_key:<8} ", BLUE), (command.help, DIM)) for command in shown]
                 lines += self._ways or keys
         spans: list[Span] = [(" ", DIM), *fitted(lines[y] if y < len(lines) else (), max(0, self.size.width - 1))]
