@@ -279,7 +279,7 @@ class ServerConnection:
         self._closed = threading.Event()
         self._backend = ApiBackend(self._client(ANSWER_WITHIN))
         self.follower = Follower(self._client(BEGIN_WITHIN), self._hear, now, longest_pause=LONGEST_PAUSE)
-        """Its description and its snapshots, with the ids that it has itself."""
+        """Description of the server and its snapshots, with the server's own ids."""
         self._known: AboutView | None = None
 
     def _client(self, patience: float) -> ApiClient:

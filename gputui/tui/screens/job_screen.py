@@ -71,7 +71,7 @@ class JobScreen(ClosedOnce[None], Screen[None]):
 
     @property
     def lacking(self) -> Lacking:
-        """Capabilities that the queue lacks; among several servers, for changes of the subject, that its own lacks."""
+        """Capabilities that the queue lacks; among several servers, for changes of the subject, those of its own."""
         ours, job = self._services.lacking, self.subject() if len(self._snapshot.servers) > 1 else None
         if job is None:
             return ours
