@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -77,12 +78,12 @@ def replace_file(path: Path, data: bytes, *, is_durable: bool = False) -> None:
 
     Without `is_durable` a power loss soon after may leave the old file, or an empty one.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
     try:
         with os.fdopen(new_file(partial), "wb") as file:
             file.write(data)
-            file.flush()
             if is_durable:
+                file.flush()
                 os.fsync(file.fileno())
         partial.replace(path)
     except OSError:

@@ -10,7 +10,6 @@ import contextlib
 import logging
 import os
 import stat
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -27,7 +26,7 @@ from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.telemetry_series import Measured, Tally, TallyRecord, packed, unpacked
-from gputui.engine.files import folder_in, new_file, open_file, open_regular, read_file, replace_file
+from gputui.engine.files import folder_in, open_file, open_regular, read_file, replace_file
 
 log = logging.getLogger(__name__)
 
@@ -66,17 +65,7 @@ def read(directory: Path, job_id: JobId, attempt: int, container_id: str | None)
 def write(directory: Path, job_id: JobId, attempt: int, data: bytes, *, durably: bool) -> None:
     place, _, name = telemetry_path(job_id, attempt).rpartition("/")
     with folder_in(directory, place) as folder:
-        partial = folder / f".{name}.{os.getpid()}.{threading.get_native_id()}"
-        try:
-            with os.fdopen(new_file(partial), "wb") as file:
-                file.write(data)
-                if durably:
-                    file.flush()
-                    os.fsync(file.fileno())
-            partial.replace(folder / name)
-        except OSError:
-            partial.unlink(missing_ok=True)
-            raise
+        replace_file(folder / name, data, is_durable=durably)
 
 
 def measured(directory: Path, job: Job, attempt: Attempt) -> Measured:
