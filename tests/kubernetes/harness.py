@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from gputui.cluster.kubernetes.api_server import connect
 from gputui.cluster.kubernetes.cluster import KubernetesCluster
 from gputui.cluster.kubernetes.jobs import elements_of, number_of
-from gputui.cluster.kubernetes.objects import INDEX, KubeJob, Reader
+from gputui.cluster.kubernetes.objects import INDEX, KubeJob, read_object
 from gputui.cluster.kubernetes.site import RbacSubject, rbac
 from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest, JobId, JobSpec, Submission
@@ -78,7 +78,7 @@ class KubernetesHarness:
     def _name(self, job: Job) -> str:
         """Return the beginning of the names of a job's pods."""
         for each in self.fake.objects.all("jobs"):
-            read = Reader(KubeJob).read(json.dumps(each).encode())
+            read = read_object(json.dumps(each).encode(), KubeJob)
             for part in elements_of(read, {}) if read is not None else ():
                 if number_of(part) == job.id:
                     middle = f"-{part.metadata.label(INDEX)}-" if part.is_array else ""

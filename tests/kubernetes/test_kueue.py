@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gputui.cluster.kubernetes.jobs import JobParts
-from gputui.cluster.kubernetes.objects import KubeJob, KubePod, KubeWorkload, Reader
+from gputui.cluster.kubernetes.objects import KubeJob, KubePod, KubeWorkload, read_object
 from gputui.cluster.kubernetes.picture import reason_of
 from gputui.domain.state import PendingReason, Reason
 from tests.cases import cases
@@ -30,14 +30,14 @@ def condition(kind: str, status: bool, reason: str, message: str) -> dict[str, A
 
 def reason(status: dict[str, Any] | None, *, active: bool = True, pods: tuple[KubePod, ...] = ()) -> Reason:
     """Return the reason of a job whose workload has this status; None: there is no workload."""
-    job = Reader(KubeJob).read(json.dumps(JOB).encode())
+    job = read_object(json.dumps(JOB).encode(), KubeJob)
     assert job is not None
     workload = None
     if status is not None:
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "j1", "controller": True}
         meta = {"name": "job-train-6f1d2", "namespace": "lab", "uid": "w1", "ownerReferences": [owner]}
         item = {"metadata": meta, "spec": {"queueName": "gpus", "active": active}, "status": status}
-        workload = Reader(KubeWorkload).read(json.dumps(item).encode())
+        workload = read_object(json.dumps(item).encode(), KubeWorkload)
     return reason_of(JobParts(job, 1, pods, workload, None, "/apis/kueue.x-k8s.io/v1beta2"), (), NOW)
 
 
@@ -84,7 +84,7 @@ def test_jobs_of_kueue() -> None:
     before = condition("QuotaReserved", True, "QuotaReserved", "Quota reserved in ClusterQueue lab")
     scheduled = {"conditions": [{"type": "PodScheduled", "status": "True"}], "phase": "Running"}
     meta = {"name": "train-x", "uid": "p1", "deletionTimestamp": "2026-09-11T07:59:59Z"}
-    pod = Reader(KubePod).read(json.dumps({"metadata": meta, "status": scheduled}).encode())
+    pod = read_object(json.dumps({"metadata": meta, "status": scheduled}).encode(), KubePod)
     assert pod is not None
     words = f"sent back to its queue by Kueue: {PREEMPTED} (Preempted)"
     expected = Reason(_R.QUOTA_EXCEEDED, words)

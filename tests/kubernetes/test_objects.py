@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from gputui.cluster.kubernetes.jobs import cause_of, exit_code_of
-from gputui.cluster.kubernetes.objects import KubeJob, KubeNode, KubePod, Reader
+from gputui.cluster.kubernetes.objects import KubeJob, KubeNode, KubePod, read_object
 from gputui.cluster.kubernetes.picture import nodes_of
 from gputui.cluster.kubernetes.records import log_query
 from gputui.domain.errors import Cause, CauseCode
@@ -23,7 +23,7 @@ def container(name: str, gpus: int = 0, *, stays: bool = False) -> dict[str, Any
 def pod_of(spec: dict[str, Any], status: dict[str, Any] | None = None, default: str = "") -> KubePod:
     annotations = {"kubectl.kubernetes.io/default-container": default} if default else {}
     meta = {"name": "train-x", "namespace": "lab", "annotations": annotations}
-    found = Reader(KubePod).read(json.dumps({"metadata": meta, "spec": spec, "status": status or {}}).encode())
+    found = read_object(json.dumps({"metadata": meta, "spec": spec, "status": status or {}}).encode(), KubePod)
     assert found is not None
     return found
 
@@ -61,7 +61,7 @@ def test_containers_and_nodes() -> None:
     owner = {"kind": "PyTorchJob", "name": "bert", "uid": "o1", "controller": True}
     meta = {"name": "bert-0", "namespace": "vision", "ownerReferences": [owner]}
     data = json.dumps({"metadata": meta, "spec": placed, "status": {"phase": "Running"}}).encode()
-    there = Reader(KubePod).read(data)
+    there = read_object(data, KubePod)
     assert there is not None
     assert there.spec.gpus == 2
     [shown] = nodes_of([node], [there], {})
@@ -81,7 +81,7 @@ def test_containers_and_nodes() -> None:
     words = "Pod lab/train-x has condition DisruptionTarget matching FailJob rule at index 0"
     failed = {"type": "Failed", "status": "True", "reason": "PodFailurePolicy", "message": words}
     item = {"metadata": {"name": "train"}, "status": {"conditions": [failed]}}
-    job = Reader(KubeJob).read(json.dumps(item).encode())
+    job = read_object(json.dumps(item).encode(), KubeJob)
     assert job is not None
     told = f"its pod was preempted, evicted or removed with its node: {words} (PodFailurePolicy)"
     assert cause_of(job, None) == Cause(CauseCode.CONTAINER_LOST, told)
@@ -89,7 +89,7 @@ def test_containers_and_nodes() -> None:
 
 def node_of(capacity: dict[str, str], **labels: str) -> KubeNode:
     item = {"metadata": {"name": "gpu1", "labels": labels}, "status": {"capacity": capacity, "allocatable": capacity}}
-    found = Reader(KubeNode).read(json.dumps(item).encode())
+    found = read_object(json.dumps(item).encode(), KubeNode)
     assert found is not None
     return found
 
@@ -131,7 +131,7 @@ def node_of(capacity: dict[str, str], **labels: str) -> KubeNode:
     ],
 )
 def test_a_pod_that_its_node_or_a_controller_ended(status: dict[str, Any], cause: Cause) -> None:
-    job = Reader(KubeJob).read(json.dumps({"metadata": {"name": "train"}, "status": {"conditions": [FAILED]}}).encode())
+    job = read_object(json.dumps({"metadata": {"name": "train"}, "status": {"conditions": [FAILED]}}).encode(), KubeJob)
     assert job is not None
     pod = pod_of({"nodeName": "gpu1", "containers": [container("job", 1)]}, {"phase": "Failed"} | status)
     assert cause_of(job, pod) == cause

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from gputui.cluster.kubernetes.jobs import cause_of, end_of, state_of
-from gputui.cluster.kubernetes.objects import KubeJob, KubePod, Reader
+from gputui.cluster.kubernetes.objects import KubeJob, KubePod, read_object
 from gputui.domain.cluster import Capability
 from gputui.domain.errors import CapabilityError
 from gputui.domain.job_spec import Submission
@@ -124,8 +124,8 @@ POD_OF_1_20 = {
 
 
 def test_recorded_answers_are_read() -> None:
-    old, new = (Reader(KubeJob).read(json.dumps(answer).encode()) for answer in (OF_1_20, OF_1_37))
-    pod = Reader(KubePod).read(json.dumps(POD_OF_1_20).encode())
+    old, new = (read_object(json.dumps(answer).encode(), KubeJob) for answer in (OF_1_20, OF_1_37))
+    pod = read_object(json.dumps(POD_OF_1_20).encode(), KubePod)
     assert old is not None
     assert new is not None
     assert pod is not None
@@ -138,7 +138,7 @@ def test_recorded_answers_are_read() -> None:
 
 
 def test_a_job_whose_pod_is_gone_has_the_words_of_its_condition() -> None:
-    old = Reader(KubeJob).read(json.dumps(OF_1_20).encode())
+    old = read_object(json.dumps(OF_1_20).encode(), KubeJob)
     assert old is not None
     cause = cause_of(old, None)
     assert cause is not None
@@ -147,9 +147,9 @@ def test_a_job_whose_pod_is_gone_has_the_words_of_its_condition() -> None:
 
 def test_a_job_whose_pod_still_seems_to_run_has_not_ended_yet() -> None:
     """Jobs and pods are watched separately: the end of a job may be seen before its pod's."""
-    job = Reader(KubeJob).read(json.dumps(OF_1_20).encode())
+    job = read_object(json.dumps(OF_1_20).encode(), KubeJob)
     running = {**POD_OF_1_20, "status": {"phase": "Running", "containerStatuses": [{"name": "job", "state": {}}]}}
-    pod = Reader(KubePod).read(json.dumps(running).encode())
+    pod = read_object(json.dumps(running).encode(), KubePod)
     assert job is not None
     assert pod is not None
     assert state_of(job, [pod]) is JobState.COMPLETING

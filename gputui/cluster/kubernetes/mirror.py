@@ -27,7 +27,7 @@ from gputui.cluster.kubernetes.objects import (
     KubeNode,
     KubePod,
     KubeWorkload,
-    Reader,
+    read_object,
 )
 from gputui.cluster.kubernetes.picture import KubeObjects
 from gputui.cluster.kubernetes.site import KubeSite
@@ -74,7 +74,7 @@ class Reflector(Struct, Generic[Item], eq=False):
     changes: int = 0
     """Number of changes so far."""
     error: ClusterError | None = None
-    """Why the copy is out of date; None while it is not."""
+    """Reason why the copy is out of date; None while it is not."""
     _items: dict[str, Item] = field(default_factory=dict)
     _deleted: dict[str, None] = field(default_factory=dict)
     _version: str = ""
@@ -114,7 +114,7 @@ class Reflector(Struct, Generic[Item], eq=False):
 
     def put(self, data: bytes) -> None:
         """Take over an object that the server answered after a change, unless a later state is known."""
-        item = Reader(self._kind).read(data)
+        item = read_object(data, self._kind)
         if item is not None and item.metadata.uid:
             self._put(item)
 
@@ -145,15 +145,15 @@ class Reflector(Struct, Generic[Item], eq=False):
 
     def _all(self, limit: dict[str, str]) -> tuple[dict[str, Item], str]:
         found: dict[str, Item] = {}
-        query = dict(self.query) | limit
+        query = {**self.query, **limit}
         while True:
             page = self._server.read(self._path, KubeList, query)
             for raw in page.items or ():
-                if (item := Reader(self._kind).read(raw)) is not None and self.keeps(item):
+                if (item := read_object(raw, self._kind)) is not None and self.keeps(item):
                     found[item.metadata.uid] = item
             if not page.metadata.continue_:
                 return found, page.metadata.resource_version
-            query = dict(self.query) | limit | {"continue": page.metadata.continue_}
+            query = {**self.query, **limit, "continue": page.metadata.continue_}
 
     def _replace(self, found: dict[str, Item], version: str) -> None:
         with self._lock:
@@ -197,7 +197,8 @@ class Reflector(Struct, Generic[Item], eq=False):
         self.error = ClusterUnavailableError(f"the watch of {self._path} failed: {fault_words(error)}")
 
     def _watch(self) -> None:
-        query = dict(self.query) | {
+        query = {
+            **self.query,
             "watch": "1",
             "allowWatchBookmarks": "true",
             "resourceVersion": self._version,
@@ -227,7 +228,7 @@ class Reflector(Struct, Generic[Item], eq=False):
             return False
         if change.type == "ERROR":
             return False
-        item = Reader(self._kind).read(change.object)
+        item = read_object(change.object, self._kind)
         if item is None:
             return True
         self._version = item.metadata.resource_version or self._version

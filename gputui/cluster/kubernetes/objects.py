@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct, field
@@ -404,11 +404,9 @@ class KubeChange(Struct, frozen=True):
 Item = TypeVar("Item", bound=KubeObject)
 
 
-class Reader(Struct, Generic[Item], frozen=True):
-    _kind: type[Item]
-
-    def read(self, data: bytes | msgspec.Raw) -> Item | None:
-        try:
-            return json_decoder(self._kind).decode(data)
-        except (msgspec.DecodeError, ValueError):
-            return None
+def read_object(data: bytes | msgspec.Raw, kind: type[Item]) -> Item | None:
+    """Return the object; None if it cannot be read."""
+    try:
+        return json_decoder(kind).decode(data)
+    except (msgspec.DecodeError, ValueError):
+        return None

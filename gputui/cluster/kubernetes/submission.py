@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from gputui.cluster.journal import Submissions
 from gputui.cluster.kubernetes import manifest, picture
@@ -20,7 +20,7 @@ from gputui.cluster.kubernetes.api_server import MERGE_PATCH, ApiRefusedError, A
 from gputui.cluster.kubernetes.jobs import CANCELLED, JobParts, parts_uids, whole_uid
 from gputui.cluster.kubernetes.manifest import KEY, QUEUE, SUBMITTER, KubeTarget
 from gputui.cluster.kubernetes.mirror import KubeMirror
-from gputui.cluster.kubernetes.objects import INDEX, RESOURCES, KubeJob, KubeList, KubePod, Reader
+from gputui.cluster.kubernetes.objects import INDEX, RESOURCES, KubeJob, KubeList, KubePod, read_object
 from gputui.cluster.shared import ChangeResults
 from gputui.domain.action import DrainGpus, ResumeGpus
 from gputui.domain.errors import ClusterRefusedError, InputError
@@ -42,13 +42,11 @@ def jobs_path(namespace: str, name: str = "") -> str:
 
 
 class KubeSubmitter(Struct, eq=False):
-    """`created` is told of each job that the server has created or found."""
-
     _settings: Settings
     _submissions: Submissions
     _user: str
     _created: Callable[[bytes], None]
-    _reader: Reader[KubeJob] = field(default_factory=lambda: Reader(KubeJob))
+    """Told of each job that the server has created or found."""
 
     def submit(
         self, server: ApiServer, target: KubeTarget, submissions: Sequence[Submission], key: str, *, has_kueue: bool
@@ -117,7 +115,7 @@ class KubeSubmitter(Struct, eq=False):
             if error.status != _EXISTS:
                 raise _refused(error) from error
             data = server.get(jobs_path(namespace, name))
-        job = self._reader.read(data)
+        job = read_object(data, KubeJob)
         if job is None:
             raise ClusterRefusedError("the server's answer is no job", where=name)
         if job.metadata.label(KEY) != document["metadata"]["labels"][KEY]:
@@ -212,11 +210,11 @@ def _patch(
     path, pods = jobs_path(meta.namespace, meta.name), f"/api/v1/namespaces/{meta.namespace}/pods"
     for is_last in (*[False] * _TRIES, True):
         try:
-            job = Reader(KubeJob).read(server.get(path))
+            job = read_object(server.get(path), KubeJob)
             if job is None or job.metadata.uid != whole_uid(meta.uid):
                 raise ClusterRefusedError("it is gone")
             listed = server.read(pods, KubeList, {"labelSelector": f"job-name={meta.name}"}).items
-            found = (Reader(KubePod).read(each) for each in listed or ())
+            found = (read_object(each, KubePod) for each in listed or ())
             if is_hold and any(pod is not None and pod.status.phase != "Pending" for pod in found):
                 raise ClusterRefusedError("it has started")
             body = change(job)
