@@ -179,8 +179,9 @@ MOST_FORESEEN = 100
 """Actions of one forecast: each is checked before the time of the forecast begins."""
 MOST_LISTED = 100_000
 _MOST_WAITING = 4 * 1024**2
-_IN_A_LINE = 100
 """Bytes of an answer that wait for the client."""
+_IN_A_LINE = 100
+"""Jobs or records in a line of the whole history."""
 
 
 class Call(Struct, frozen=True):

@@ -239,7 +239,7 @@ def _month(path: Path) -> datetime:
 _LINE = re.compile(rb'^\{"id":(\d{1,18}),(?:"runs":(\[[\d,\[\]]*\]),)?[^\n]*\n', re.MULTILINE)
 _PART = 1 << 24
 NO_MONTH = "9999-99"
-"""After all months."""
+"""Month after all others."""
 
 
 class _HistoryLine(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -114,7 +114,6 @@ def with_claims(controls: Controls, windows: Iterable[WindowView]) -> Controls:
 
 
 def without_reservation(window: Window) -> Callable[[Snapshot], Snapshot]:
-
     def change(snapshot: Snapshot) -> Snapshot:
         controls = snapshot.controls
         left = tuple(other for other in controls.reservations if other.key != window.key)

@@ -382,9 +382,9 @@ class Reaper(Struct, eq=False):
         match change:
             case Finish(_, record):
                 current = under_way(transaction, job.id, record.attempt)
-                signs = self._context.workers.known_failure_signs(record)
                 if current is None:
                     return None
+                signs = self._context.workers.known_failure_signs(record)
                 gpus = self._context.probe.latest().gpus
                 totals = {gpu.uuid: gpu.memory_total for gpu in gpus if gpu.memory_total}
                 measured = self._measured(current, now, record)
