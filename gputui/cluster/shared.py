@@ -23,12 +23,12 @@ class ChangeResults(Struct, eq=False):
     """Jobs that were changed and jobs that were refused, each of which is told: a refusal stops no other change.
 
     It is used as a context, which adds what was done to the text of an error that ends the change.
-
-    `done_words` is what is done to them: `cancelled`; `kind` is what they are.
     """
 
     _words: str
+    """Word for what is done to them: `cancelled`."""
     _kind: str = "job"
+    """Word for what they are."""
     changed: list[JobId] = field(default_factory=list)
     """Jobs that were changed so far."""
     _done: list[str] = field(default_factory=list)

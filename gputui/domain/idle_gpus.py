@@ -215,12 +215,10 @@ class IdleSpell(Struct):
 
 
 class IdleSpells(Struct, eq=False):
-    """Periods in which jobs leave GPUs idle, each told once, and again if it becomes one of all GPUs of the job.
-
-    `ends_after` is the time after which a period of all GPUs ends a job that `may_end` allows; None: never.
-    """
+    """Periods in which jobs leave GPUs idle, each told once, and again if it becomes one of all GPUs of the job."""
 
     _ends_after: timedelta | None
+    """Time after which a period of all GPUs ends a job that `_may_end` allows; None: never."""
     _may_end: Callable[[Job], bool] = lambda _: True
     _spells: dict[tuple[JobId, int], IdleSpell] = field(default_factory=dict)
 

@@ -89,15 +89,13 @@ def fits(action: JobAction, row: JobRow) -> bool:
 
 
 class JobChanger(Struct, eq=False):
-    """Changes jobs by their ids, many in one command where Slurm's commands take a list.
-
-    `is_contained` tells whether a batch script of ours runs a job in a container, beyond Slurm's reach.
-    """
+    """Changes jobs by their ids, many in one command where Slurm's commands take a list."""
 
     _commands: SlurmCommands
     _poll: Poll
     _is_ours: Callable[[JobRow], bool]
     _is_contained: Callable[[JobRow], bool]
+    """Tells whether a batch script of ours runs a job in a container, beyond Slurm's reach."""
     _can_requeue: bool
 
     def act(self, action: JobAction, rows: Mapping[JobId, JobRow]) -> tuple[JobId, ...]:

@@ -183,12 +183,12 @@ class NodeProbe(Struct):
 
 
 class NodeChecker(Struct, eq=False):
-    """`latest` polls Slurm, `forget` makes its next call ask anew."""
-
     _commands: SlurmCommands
     _settings: Settings
     _latest: Callable[[], Polled]
+    """Polls Slurm."""
     _forget: Callable[[], None]
+    """Makes the next poll ask anew."""
 
     def check(
         self, nodes: Sequence[str], image: str, patience: timedelta, *, waits: bool, tell: Callable[[str], None]

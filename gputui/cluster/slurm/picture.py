@@ -216,10 +216,9 @@ def _words(state: str) -> str:
 
 
 class Pictures(Struct, eq=False):
-    """`runs_once` is False if jobs are submitted so that Slurm runs them again when it is asked to."""
-
     _submissions: Submissions
     runs_once: bool = True
+    """False if jobs are submitted so that Slurm runs them again when it is asked to."""
     _made: dict[JobId, tuple[_Facts, Job]] = field(default_factory=dict)
 
     def snapshot(self, polled: Polled, suspended: frozenset[JobId] = frozenset()) -> Snapshot:

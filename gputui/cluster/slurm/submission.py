@@ -103,12 +103,11 @@ def is_refused(row: JobRow) -> bool:
 
 
 class BatchSubmitter(Struct, eq=False):
-    """`find` returns the job with a key, submitted after a time, that Slurm may have forgotten."""
-
     _commands: SlurmCommands
     _settings: Settings
     _submissions: Submissions
     _find: Callable[[str, datetime], int | None]
+    """Returns the job with a key, submitted after a time, that Slurm may have forgotten."""
 
     def submit(
         self, submissions: Sequence[Submission], key: str, home: str, *, is_new: bool = False

@@ -81,13 +81,11 @@ class TelemetryLedger(Protocol):
 
 
 class MeasuredJobs(Struct, eq=False):
-    """Adds to jobs what was measured, and to GPUs since when they are idle.
-
-    `ends_idle_after` is the time after which jobs of this `user` are ended that leave all their GPUs idle.
-    """
+    """Adds to jobs what was measured, and to GPUs since when they are idle."""
 
     _ledger: TelemetryLedger
     _ends_idle_after: timedelta | None = None
+    """Time after which jobs of this `_user` are ended that leave all their GPUs idle."""
     _user: Callable[[], str] = lambda: ""
     _joined: dict[JobId, tuple[Job, Job]] = field(default_factory=dict)
     """Jobs that have telemetry, as the engine tells them and with it."""

@@ -241,15 +241,14 @@ class Turn(Struct, eq=False):
 
 
 class SharedDuty(Struct, eq=False):
-    """Duty that this process does while it holds the lock; begun with the first snapshot after it was taken.
-
-    `name` is for notices. `waits` is called once if another process does it.
-    """
+    """Duty that this process does while it holds the lock; begun with the first snapshot after it was taken."""
 
     _name: str
+    """Words for it in notices."""
     _turn: Turn
     _begin: Callable[[Snapshot], Duty]
     _waits: Callable[[], object] = lambda: None
+    """Called once if another process does it."""
     _has_waited: bool = False
     _fault: str = ""
     _duty: Duty | None = None

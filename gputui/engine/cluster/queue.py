@@ -38,14 +38,14 @@ class EngineQueue(Struct, eq=False):
     """Jobs of a cluster. Controls and recurring jobs are empty: the engine has its own.
 
     The modules about jobs are imported when they are first read: a submission reads none.
-
-    `directory` is for what this user's processes keep about the cluster; `measured` adds telemetry.
     """
 
     cluster: Cluster
     _monotonic: Callable[[], float] = time.monotonic
     directory: Path = Path()
+    """Directory for what this user's processes keep about the cluster."""
     measured: Callable[[], MeasuredJobs] | None = None
+    """Returns what adds telemetry to jobs."""
     _latest: tuple[Snapshot, Entries] | None = None
     _taken_at: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
