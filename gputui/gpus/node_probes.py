@@ -26,8 +26,8 @@ from gputui.domain.decoding import decode_msgpack, msgpack_decoder
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import ProbeCode, ProbeReading, ProbeStatus
 from gputui.domain.text import plain
-from gputui.gpus.readings import CallLine, ProbeFault, ReadingAssembler, Sweep
-from gputui.gpus.untrusted import ALIVE_EVERY, INVENTED, MOST_GPUS, CheckedLines, ProcessStream
+from gputui.gpus.readings import INVENTED, MOST_GPUS, CallLine, ProbeFault, ReadingAssembler, Sweep
+from gputui.gpus.untrusted import ALIVE_EVERY, CheckedLines, ProcessStream
 from gputui.ports import Clock, NodeProbes
 from gputui.threads import Watcher, fault_words
 

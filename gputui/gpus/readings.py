@@ -113,6 +113,9 @@ DECODER: JsonDecoder[Facts | Sweep | Failed | CallLine] = json_decoder(Facts | S
 RESTART = "Restart"
 """Code of a probe that is to be started anew, as the kernel module drives other GPUs."""
 CODES = {str(code): code for code in ProbeCode}
+MOST_GPUS = 128
+"""Maximum number of GPUs and MIG instances of another machine."""
+INVENTED = "its GPUs change all the time"
 
 
 class ProbeFault(Exception):  # noqa: N818 - most are faults of the machine

@@ -30,6 +30,8 @@ from gputui.gpus.probe import calls
 from gputui.gpus.readings import (
     CODES,
     DECODER,
+    INVENTED,
+    MOST_GPUS,
     OTHER_PIDS,
     AgainError,
     CallLine,
@@ -40,7 +42,6 @@ from gputui.gpus.readings import (
     Sweep,
     describe_failure,
 )
-from gputui.gpus.untrusted import INVENTED, MOST_GPUS
 from gputui.ports import Clock, GpuProbe
 from gputui.threads import Watcher, fault_words
 

@@ -22,6 +22,7 @@ from gputui.gpus.readings import (
     CODES,
     DECODER,
     MOST_BYTES,
+    MOST_GPUS,
     RESTART,
     AgainError,
     CallLine,
@@ -212,9 +213,6 @@ class CheckedLines:
         return found_sweep
 
 
-MOST_GPUS = 128
-"""Maximum number of GPUs and MIG instances of a node."""
-INVENTED = "its GPUs change all the time"
 MOST_PROCESSES = 512
 """Maximum number of processes on a GPU that are kept."""
 _MOST_LINKS = MOST_GPUS

@@ -11,8 +11,8 @@ import pytest
 
 from gputui.domain.gpu import ProbeCode, ProbeStatus
 from gputui.gpus.node_probes import NodeOutput
-from gputui.gpus.readings import ProbeFault
-from gputui.gpus.untrusted import MOST_GARBLED, MOST_GPUS, MOST_OF_A_LINE, MOST_PROCESSES, MOST_WITHIN, WINDOW
+from gputui.gpus.readings import MOST_GPUS, ProbeFault
+from gputui.gpus.untrusted import MOST_GARBLED, MOST_OF_A_LINE, MOST_PROCESSES, MOST_WITHIN, WINDOW
 from tests.cases import cases
 from tests.factories import GIB, NOW
 from tests.gpus.standin import uuid
