@@ -42,8 +42,6 @@ class NodeOutput:
 
     def __init__(self, now: datetime) -> None:
         self.status = ProbeStatus(ProbeCode.STARTING, "no readings yet: connecting", now)
-        self.has_begun = False
-        """True once the present process has sent a sweep."""
         self._lines = CheckedLines()
         self._readings = ReadingAssembler()
 
@@ -51,8 +49,12 @@ class NodeOutput:
     def reading(self) -> ProbeReading:
         return self._readings.reading(self.status)
 
+    @property
+    def has_begun(self) -> bool:
+        """Return whether the present process has written what only a probe writes."""
+        return self._lines.has_begun
+
     def begin(self) -> None:
-        self.has_begun = False
         self._lines.begin()
 
     def take(self, data: bytes, now: datetime, seconds: float) -> bool:
@@ -68,7 +70,7 @@ class NodeOutput:
                 self._readings, self._lines = ReadingAssembler(), CheckedLines()
                 raise ProbeFault(ProbeCode.UNREACHABLE, INVENTED)
             if isinstance(line, Sweep) and line.samples:
-                self.has_begun = is_new = True
+                is_new = True
                 self.status = self.status if self.status.code is ProbeCode.OK else ProbeStatus(ProbeCode.OK, "", now)
         return is_new
 
