@@ -274,19 +274,19 @@ _RECENT = 5.0
 _KEPT_LINES = 40
 _MOST_SAID = 16 * 1024**2
 """Maximum size of a file that ssh writes; a host that says more than that in its login fills no disk with it."""
-_OPTIONS = {
-    "BatchMode": "yes",
-    "ConnectTimeout": "10",
-    "ServerAliveInterval": "3",  # after two misses a silent line is given up: within 10 s
-    "ServerAliveCountMax": "2",
-    "ExitOnForwardFailure": "no",  # forwards of the user's configuration may be taken by another ssh
-    "ControlPersist": "no",
-    "ForwardAgent": "no",
-    "ForwardX11": "no",
-    "PermitLocalCommand": "no",
-    "RemoteCommand": "none",
-    "LogLevel": "INFO",
-}
+_OPTIONS = (
+    "-oBatchMode=yes",
+    "-oConnectTimeout=10",
+    "-oServerAliveInterval=3",  # after two misses a silent line is given up: within 10 s
+    "-oServerAliveCountMax=2",
+    "-oExitOnForwardFailure=no",  # forwards of the user's configuration may be taken by another ssh
+    "-oControlPersist=no",
+    "-oForwardAgent=no",
+    "-oForwardX11=no",
+    "-oPermitLocalCommand=no",
+    "-oRemoteCommand=none",
+    "-oLogLevel=INFO",
+)
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _NAMED = re.compile(rb"^[0-9a-f-]{36}\n(\S+)$", re.MULTILINE)
 """Boot id and name of the machine, as the command below tells them."""
@@ -349,8 +349,7 @@ class Tunnel:
 
     def shell(self, command: str) -> list[str]:
         """Return words that run a command on the host over this connection, or over one of their own if it is lost."""
-        options = [f"-o{key}={value}" for key, value in _OPTIONS.items()]
-        return ["ssh", "-T", *options, f"-oControlPath={self._file('c')}", *self._address.words, command]
+        return ["ssh", "-T", *_OPTIONS, f"-oControlPath={self._file('c')}", *self._address.words, command]
 
     def has_service(self) -> bool:
         """Return whether a service of gputui had its socket on the host at the login; False when uncertain."""
@@ -397,8 +396,7 @@ class Tunnel:
             self._directory = _private_directory()
         for name in ("c", "d"):
             self._file(name).unlink(missing_ok=True)
-        options = [f"-o{key}={value}" for key, value in _OPTIONS.items()]
-        options += ["-oControlMaster=yes", f"-oControlPath={self._file('c')}"]
+        options = [*_OPTIONS, "-oControlMaster=yes", f"-oControlPath={self._file('c')}"]
         words = [ssh, "-T", *options, f"-L{self._file('d')}:{self._remote}", *self._address.words, _COMMAND]
         self._file("said").write_bytes(b"")
         with self._file("said").open("ab") as said, self._file("told").open("wb") as told:
