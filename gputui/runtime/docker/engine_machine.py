@@ -6,7 +6,7 @@ import secrets
 import select
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -94,21 +94,17 @@ class EngineMachine:
         body = {**body, **ends, "OpenStdin": True, "StdinOnce": True, "Entrypoint": [], "Labels": {PROBE: "1"}}
         name = f"{NAME}{secrets.token_hex(4)}"
         made = str(self._connection.call(lambda client: client.create_container_from_config(body, name))["Id"])  # type: ignore[no-untyped-call]
-        try:
+        with ExitStack() as undo:
+            undo.callback(self._remove, made)
             query = {"stream": "1", "stdin": "1", "stdout": "1", "stderr": "1"}
             socket, rest = upgraded(self._connection, f"/containers/{made}/attach", query)
+            undo.callback(socket.close)
             socket.settimeout(_NO_ANSWER)
-            channel = ContainerChannel(
-                socket, rest, is_tty=False, resize=lambda rows, columns: None, exit_code=lambda: None
-            )
-            try:
-                self._connection.call(lambda client: client.start(made))
-            except BaseException:
-                channel.close()
-                raise
-        except BaseException:
-            self._remove(made)
-            raise
+            self._connection.call(lambda client: client.start(made))
+            undo.pop_all()
+        channel = ContainerChannel(
+            socket, rest, is_tty=False, resize=lambda rows, columns: None, exit_code=lambda: None
+        )
         return ContainerStream(channel, lambda: self._remove(made))
 
     def _remove(self, container_id: str) -> None:
