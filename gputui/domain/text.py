@@ -142,6 +142,12 @@ def plain_bytes(raw: bytes) -> str:
     return plain_log(raw.decode("utf-8", "replace"))
 
 
+def last_line(raw: bytes) -> str:
+    """Return the last line that is not blank, as plain text of at most 200 characters; empty without one."""
+    lines = [line.strip() for line in raw.decode(errors="replace").splitlines() if line.strip()]
+    return plain(lines[-1], 200) if lines else ""
+
+
 def fit(text: str, cells: int, align: Literal["left", "right", "center"] = "left") -> str:
     """Return the text, made plain, padded or cut with … to exactly that many cells."""
     text = plain(text)

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from gputui.domain.gpu import DiskUse, GpuProcess, Link, ProbeCode
 from gputui.domain.telemetry import Consumption
-from gputui.domain.text import plain
+from gputui.domain.text import last_line, plain
 from gputui.gpus.readings import (
     CODES,
     DECODER,
@@ -133,8 +133,7 @@ class ProcessStream:
     @property
     def last_line(self) -> str:
         """Last line that it wrote on stderr."""
-        lines = [line.strip() for line in self.complaints.decode(errors="replace").splitlines() if line.strip()]
-        return plain(lines[-1], 200) if lines else ""
+        return last_line(self.complaints)
 
     def end_words(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from gputui.domain.errors import Cause, CauseCode, RuntimeFault
 from gputui.domain.policy.availability import CDI_KIND
 from gputui.domain.settings import RuntimeSettings
-from gputui.domain.text import plain
+from gputui.domain.text import last_line, plain
 from gputui.runtime.docker.connection import Connection
 from gputui.runtime.docker.create import PROBE
 from gputui.runtime.docker.endpoint import Endpoint, tunnel_to
@@ -198,5 +198,4 @@ class ContainerStream:
         self._removal.join(_GONE_WITHIN)
 
     def end_words(self) -> str:
-        lines = [line.strip() for line in self._complaints.decode(errors="replace").splitlines() if line.strip()]
-        return plain(lines[-1], 200) if lines else "the connection to its container was closed"
+        return last_line(self._complaints) or "the connection to its container was closed"
