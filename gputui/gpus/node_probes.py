@@ -25,7 +25,7 @@ from msgspec import Struct
 from gputui.domain.decoding import decode_msgpack, msgpack_decoder
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import ProbeCode, ProbeReading, ProbeStatus
-from gputui.domain.text import plain
+from gputui.domain.text import last_line, plain
 from gputui.gpus.readings import INVENTED, MOST_GPUS, CallLine, ProbeFault, ReadingAssembler, Sweep
 from gputui.gpus.untrusted import ALIVE_EVERY, CheckedLines, ProcessStream
 from gputui.ports import Clock, NodeProbes
@@ -42,32 +42,24 @@ class NodeOutput:
 
     def __init__(self, now: datetime) -> None:
         self.status = ProbeStatus(ProbeCode.STARTING, "no readings yet: connecting", now)
-        self._lines = CheckedLines()
+        self.lines = CheckedLines()
         self._readings = ReadingAssembler()
 
     @property
     def reading(self) -> ProbeReading:
         return self._readings.reading(self.status)
 
-    @property
-    def has_begun(self) -> bool:
-        """Return whether the present process has written what only a probe writes."""
-        return self._lines.has_begun
-
-    def begin(self) -> None:
-        self._lines.begin()
-
     def take(self, data: bytes, now: datetime, seconds: float) -> bool:
         """Take output at a time, also given in seconds; return whether it has a new reading. Raises ProbeFault."""
         is_new = False
-        for line in self._lines.take(data, seconds):
+        for line in self.lines.take(data, seconds):
             if isinstance(line, CallLine):
                 continue
             if isinstance(line, Sweep):
                 line.host = None  # the console shows no hosts of a cluster
             self._readings.ingest(line, now)
             if len(self._readings.gpus) > MOST_GPUS:  # lost ones are kept; these are invented
-                self._readings, self._lines = ReadingAssembler(), CheckedLines()
+                self._readings, self.lines = ReadingAssembler(), CheckedLines()
                 raise ProbeFault(ProbeCode.UNREACHABLE, INVENTED)
             if isinstance(line, Sweep) and line.samples:
                 is_new = True
@@ -110,7 +102,7 @@ class _Followed:
 
     @property
     def is_starting(self) -> bool:
-        return self.process is not None and not self.output.has_begun
+        return self.process is not None and not self.output.lines.has_begun
 
 
 class SshNodeProbes:
@@ -246,7 +238,7 @@ class SshNodeProbes:
         for node in list(self._nodes.values()):
             patience = max(ANSWER_WITHIN, silent) if node.is_starting else silent
             if node.process is not None and now - node.heard_at > patience:
-                last = node.process.last_line
+                last = last_line(node.process.complaints)
                 words = f"no answer within {patience:.0f} s" + (f": {last}" if last else "")
                 self._fail(node, ProbeFault(ProbeCode.UNREACHABLE, words))
         if now - self._told_at > ALIVE_EVERY:
@@ -261,7 +253,7 @@ class SshNodeProbes:
 
     def _start(self, node: _Followed, now: float) -> None:
         node.began_at = node.heard_at = now
-        node.output.begin()
+        node.output.lines.begin()
         try:
             process = ProcessStream(self._command(node.name, self.interval))
         except (GputuiError, OSError) as error:

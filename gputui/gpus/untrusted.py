@@ -130,15 +130,10 @@ class ProcessStream:
             if stream is not None:
                 stream.close()
 
-    @property
-    def last_line(self) -> str:
-        """Last line that it wrote on stderr."""
-        return last_line(self.complaints)
-
     def end_words(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(0.5)
-        code, last = self.code, self.last_line
+        code, last = self.code, last_line(self.complaints)
         if code == NOT_FOUND:
             return f"{self._program} is not installed there ({last or 'exit code 127'})"
         if code == 2 and "No such command" in last:

@@ -71,13 +71,13 @@ def test_sweeps_failures_and_other_lines() -> None:
     assert re.match(r"no readings: .*libnvidia-ml\.so\.1 was not found", status.text)
     assert status.code is ProbeCode.NO_LIBRARY
     # what a login shell writes is passed over but not for ever
-    assert taken(b"motd\n" * (MOST_GARBLED - 1), b"x" * 1_000_000 + b"\r\n", facts(), sweep()).has_begun
+    assert taken(b"motd\n" * (MOST_GARBLED - 1), b"x" * 1_000_000 + b"\r\n", facts(), sweep()).lines.has_begun
     assert fault_of(b"\x1b[31mhello\x07\n" * (MOST_GARBLED + 1)) == "no readings: it sends 'hello\u2407'"
     assert "it sends" in fault_of(facts(), sweep(), b"{}\n")
     # lines that are too long or too many end the probe
     part = b"x" * (MOST_OF_A_LINE // 2)
     assert fault_of(facts(), sweep(), part, part, part) == "no readings: it sends too long a line"
-    assert taken(part, part, part, b"\n", facts(), sweep()).has_begun
+    assert taken(part, part, part, b"\n", facts(), sweep()).lines.has_begun
     padded = sweep()[:-2] + b" " * 500_000 + b"}\n"
     assert fault_of(facts(), *[padded] * (MOST_WITHIN // len(padded) + 1)) == "no readings: it sends too much"
     output = taken(facts())
