@@ -86,6 +86,12 @@ def replace_file(path: Path, data: bytes, *, is_durable: bool = False) -> None:
                 file.flush()
                 os.fsync(file.fileno())
         partial.replace(path)
+        if is_durable:
+            folder = os.open(path.parent, _DIRECTORY)
+            try:
+                os.fsync(folder)  # or the name may be lost
+            finally:
+                os.close(folder)
     except OSError:
         with suppress(OSError):
             partial.unlink()
