@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from gputui.domain.conditions import with_keys
-from gputui.tui.commands import Command, by_group
+from gputui.tui.commands import BY_NAME, Command, by_group
 from gputui.tui.keys import key_name, order_words
-
-_BY_NAME = {command.name: command for commands in by_group().values() for command in commands}
 
 
 def keys_document() -> str:
@@ -24,7 +22,7 @@ def keys_document() -> str:
         "settings file calls a command: see docs/console.md, Custom keys. The right button lists what can be",
         "done to the row under it.",
     ]
-    lines += ["", with_keys(order_words(), lambda name: f"`{key_name(_BY_NAME[name].keys[0])}`")]
+    lines += ["", with_keys(order_words(), lambda name: f"`{key_name(BY_NAME[name].keys[0])}`")]
     for group, commands in by_group().items():
         lines += ["", f"## {group}", "", "| keys | name | does | in settings |", "|---|---|---|---|"]
         lines += [
