@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import errno
-import hashlib
 import json
 import math
 import os
@@ -185,6 +184,8 @@ def _files_in(directory: Path, verifies: bool) -> TlsFiles:
 
 
 def _of_context(name: str) -> Endpoint:
+    import hashlib  # loads OpenSSL, for which no reading of local GPUs waits
+
     contexts = config_directory() / "contexts"
     key = hashlib.sha256(name.encode()).hexdigest()
     meta = contexts / "meta" / key / "meta.json"
