@@ -222,8 +222,6 @@ class Handlers(Struct, eq=False):
     _forecast_room: threading.BoundedSemaphore = field(default_factory=partial(threading.BoundedSemaphore, 2))
     _forecast_lock: threading.Lock = field(default_factory=threading.Lock)
 
-    # the queue
-
     def about(self, call: Call) -> http.AboutView:
         about, leader, caller = call.backend.about(), self._services.leader(), call.caller
         access, silence = self._services.settings.access, leader.silent_for.total_seconds()
@@ -471,8 +469,6 @@ class Handlers(Struct, eq=False):
         starts = tuple(http.StartMove(each.job_id, each.before, each.after, each.is_stopped) for each in found.shifts)
         places = tuple(http.PlaceMove(each.job_id, each.before, each.after) for each in found.moves)
         return http.Forecasted(starts, places, is_cut)
-
-    # the rest
 
     def events(self, call: Call) -> Answer:
         last_id = call.request.headers.get("last-event-id", "")

@@ -554,21 +554,27 @@ class HostAssembler:
     def __init__(self) -> None:
         self.sample: HostSample | None = None
         self._disks: tuple[DiskUse, ...] = ()
-        self._fillings: defaultdict[str, Filling] = defaultdict(Filling)
+        self._fillings: dict[str, Filling] = {}
+        """Fillings of the disks that are there now: another machine may name ever new ones."""
 
     def ingest(self, reading: HostReading, now: datetime) -> None:
         if reading.disks is not UNSET:
+            self._fillings = {disk.mount: self._fillings.get(disk.mount) or Filling() for disk in reading.disks}
             self._disks = tuple(
                 replace(disk, full_in=self._fillings[disk.mount].full_in(disk.free, now)) for disk in reading.disks
             )
         self.sample = HostSample(**asdict(reading) | {"disks": self._disks, "sampled_at": now})
 
 
+_MOST_PAST = 5000
+"""Maximum number of readings that a disk's past keeps."""
+
+
 class Filling:
     """Free space of a disk in the last minutes."""
 
     def __init__(self) -> None:
-        self._past: deque[tuple[datetime, int]] = deque()
+        self._past: deque[tuple[datetime, int]] = deque(maxlen=_MOST_PAST)
 
     def full_in(self, free: int, now: datetime) -> timedelta | None:
         """Add a reading; return the time until the disk is full at the present rate, if that is soon."""

@@ -216,7 +216,7 @@ class Elsewhere:
         return self._in_container(code) if words is None else self._over_ssh(words, code)
 
     def _over_ssh(self, words: Sequence[str], code: bytes) -> Probing:
-        stream, name = ProcessStream(words, "python3"), self._machine.name
+        stream, name = ProcessStream(words, "python3", room=len(code)), self._machine.name
 
         def unfit(words: str) -> bool:
             self._unfit = "" if stream.code == SSH_FAILED else words

@@ -47,7 +47,6 @@ MOST_GARBLED = 10_000
 ALIVE_EVERY = 20.0
 """Seconds after which probes are told that somebody reads them."""
 _COMPLAINT = 500
-_ROOM = 256 * 1024
 NOT_FOUND = 127
 SSH_FAILED = 255
 
@@ -55,8 +54,11 @@ SSH_FAILED = 255
 class ProcessStream:
     """Stream of a process such as ssh, in a session of its own. Only `end_words` waits, for half a second at most."""
 
-    def __init__(self, command: Sequence[str], program: str = "gputui") -> None:
-        """`program` is what the command runs elsewhere."""
+    def __init__(self, command: Sequence[str], program: str = "gputui", room: int = 0) -> None:
+        """`program` is what the command runs elsewhere; `room` is how much its stdin takes at once, 0: a command.
+
+        A user may enlarge some 170 pipes, so those of a cluster's nodes are not.
+        """
         self._program = program
         pipe = subprocess.PIPE
         self._lock = threading.Lock()
@@ -69,14 +71,15 @@ class ProcessStream:
         assert self._process.stderr is not None
         self.out, self.err = self._process.stdout.fileno(), self._process.stderr.fileno()
         self._in = self._process.stdin.fileno()
-        fcntl.fcntl(self._in, fcntl.F_SETPIPE_SZ, _ROOM)
+        if room:
+            fcntl.fcntl(self._in, fcntl.F_SETPIPE_SZ, room)
         for pipe_end in (self.out, self.err, self._in):
             os.set_blocking(pipe_end, False)
         self.complaints = b""
         self._has_complaints = True
 
     def send(self, data: bytes) -> None:
-        """Write to its stdin; what does not fit at once is dropped: it has room for any source and any command."""
+        """Write to its stdin; what does not fit at once is dropped, which no command ever is."""
         with self._lock, contextlib.suppress(OSError):
             if not self._is_closed:
                 os.write(self._in, data)

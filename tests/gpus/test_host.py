@@ -126,12 +126,16 @@ def test_peers_of_earlier_and_later_versions_are_understood() -> None:
     assert (host.load, host.cpu, host.memory_total, host.disks) == (3.5, None, None, ())
 
 
+def _at(free: float) -> DiskUse:
+    """Return a disk with so many GiB free."""
+    return DiskUse("/data", (STATE,), 100 * GIB, round(free * GIB))
+
+
 def full_in(*readings: tuple[float, float]) -> timedelta | None:
     """Return the time until the disk is full, after readings of (minutes, free GiB)."""
     assembler = HostAssembler()
     for minutes, free in readings:
-        reading = HostReading(disks=(DiskUse("/data", (STATE,), 100 * GIB, round(free * GIB)),))
-        assembler.ingest(reading, NOW + timedelta(minutes=minutes))
+        assembler.ingest(HostReading(disks=(_at(free),)), NOW + timedelta(minutes=minutes))
     assert assembler.sample is not None
     return assembler.sample.disks[0].full_in
 
@@ -145,6 +149,12 @@ def test_disks() -> None:
     assert full_in((0, 50), (5, 49.99)) is None, "in two weeks"
     assert full_in((0, 90), (15, 40), (20, 40)) is None, "it has stopped"
     assert full_in((5, 50), (0, 40)) is None, "the clock was set back"
+    # a disk that was away begins anew: another machine may name ever new ones
+    gone = HostAssembler()
+    for minutes, disks in ((0, (_at(50),)), (2, ()), (5, (_at(40),))):
+        gone.ingest(HostReading(disks=disks), NOW + timedelta(minutes=minutes))
+    assert gone.sample is not None
+    assert gone.sample.disks[0].full_in is None
     # disks stay known between their readings
     assembler = HostAssembler()
     assembler.ingest(HostReading(disks=(DiskUse("/", (STATE,), 100, 25),)), NOW)

@@ -17,7 +17,7 @@ import pytest
 from gputui.bootstrap import SystemClock
 from gputui.domain.gpu import ProbeCode, ProbeReading
 from gputui.gpus.node_probes import NodeOutput, SshNodeProbes
-from gputui.gpus.untrusted import MOST_GARBLED
+from gputui.gpus.untrusted import MOST_GARBLED, ProcessStream
 from tests.cases import cases
 from tests.gpus.standin import StandIn, uuid
 from tests.gpus.watching import PATIENCE, has_ended
@@ -190,3 +190,17 @@ def test_a_probe_ends_when_nobody_speaks_to_it(standin: StandIn) -> None:
     words = [sys.executable, "-P", "-m", "gputui.gpus.probe", "0.1", "0.1", "1", "", "1"]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as probe:
         assert probe.wait(PATIENCE) == -signal.SIGALRM
+
+
+def test_only_the_stdin_of_a_probe_that_gets_its_source_is_enlarged() -> None:
+    """A user may enlarge some 170 pipes, and a cluster may have more nodes."""
+    command = (sys.executable, "-c", "import fcntl; print(fcntl.fcntl(0, fcntl.F_GETPIPE_SZ))")
+
+    def printed(room: int) -> int:
+        stream = ProcessStream(command, room=room)
+        until(lambda: stream.is_over, "it has printed")
+        data = stream.take()
+        stream.close()
+        return int(data or b"")
+
+    assert (printed(0), printed(70_000)) == (64 * 1024, 128 * 1024)
