@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import signal
 import subprocess
 import tempfile
 import time
@@ -19,7 +18,7 @@ import docker
 
 from tests.kubernetes.control_plane import ADMIN, ControlPlane, binaries, free_ports, is_of_1_20
 from tests.kubernetes.kubelet import GPU
-from tests.runtime.dockerd import IMAGE, STOPS, Dockerd, stop
+from tests.runtime.dockerd import IMAGE, Dockerd, until_stopped
 
 NAME = "127.0.0.2"
 """Name of the node, and its address: a kubelet takes no loopback address but from its name."""
@@ -181,11 +180,10 @@ def _runc() -> str:
 
 def main() -> None:
     """Run a control plane with a node until told to stop."""
-    for number in STOPS:
-        signal.signal(number, stop)
     programs = binaries()
     assert programs is not None, "GPUTUI_TEST_KUBERNETES names no programs: see build_control_plane.sh"
-    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as ends:
+    ends = contextlib.ExitStack()
+    with tempfile.TemporaryDirectory() as name, until_stopped(ends.close):
         directory = Path(name)
         plane = ControlPlane(programs, directory)
         ends.callback(plane.close)
@@ -196,8 +194,6 @@ def main() -> None:
         node.start()
         print(f"# {NAME} is ready after {time.monotonic() - begun:.1f} s; DOCKER_HOST={node.engine.host}")
         print(f"export KUBECONFIG={directory}/kubeconfig GPUTUI_CLUSTER=kubernetes", flush=True)
-        while True:
-            signal.pause()
 
 
 if __name__ == "__main__":

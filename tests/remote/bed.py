@@ -10,11 +10,8 @@ from __future__ import annotations
 import atexit
 import os
 import shlex
-import signal
 import subprocess
-import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import docker
@@ -23,18 +20,17 @@ from tests.gpus.standin import StandIn
 from tests.needs import ROOT
 from tests.remote import files
 from tests.remote.image import PYTHON_IMAGE, python_archive
-from tests.runtime.dockerd import FEW_COLLECTIONS, IMAGE, STOPS, identity, stop, sweep
+from tests.runtime.dockerd import IMAGE, until_stopped
 from tests.runtime.rootfs import archive
 from tests.runtime.sshd import Sshd
-from tests.slurm.bed import remove
-from tests.slurm.machine import Machine
+from tests.slurm.bed import new_directory, remove, start_whole
+from tests.slurm.machine import ENVIRON, Machine
 from tests.waiting import until
 
 WAYS = ("ssh", "context", "tls")
 """Ways to the engine: DOCKER_HOST=ssh://…, a docker context over ssh, TCP with TLS."""
 GPUS = 4
 _PREFIX = "gputui-remote-"
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PS = ("ps", "-ww", "-e", "-o", "args=")
 _OF_CLIENTS = ("DOCKER_", "GPUTUI_")
 
@@ -43,9 +39,7 @@ class Bed:
     """Both machines."""
 
     def __init__(self, gpus: int = GPUS) -> None:
-        sweep(_PREFIX, remove)  # the processes of a bed die with its owner
-        self.directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
-        (self.directory / "owner").write_text(identity(os.getpid()))
+        self.directory = new_directory(_PREFIX)
         files.write_machines(self.directory)
         self.driver = StandIn(self.directory / files.FAR / "driver" / "behaviour")
         self.uuids = [files.gpu_uuid(index) for index in range(gpus)]
@@ -54,17 +48,11 @@ class Bed:
         self.at_home.write(gpus=1)
         self._machines: list[Machine] = []
         self.sshd: Sshd | None = None
-        self._has_sshd = True
         self._engine: docker.APIClient | None = None
 
     def start(self) -> Bed:
         """Start both machines, and wait until engine and sshd answer and the images are there."""
-        atexit.register(self.destroy)
-        try:
-            self._start()
-        except BaseException:
-            self.destroy()
-            raise
+        start_whole(self._start, self.destroy)
         return self
 
     def _start(self) -> None:
@@ -78,29 +66,15 @@ class Bed:
             machine.wait()
         near, far = files.NEAR_ADDRESS, files.FAR_ADDRESS
         plug = f"link add far type veth peer name eth0 netns {self.far.holder.pid}\naddr add {near}/24 dev far"
-        self._ip(self.laptop, f"{plug}\nlink set far up")
-        self._ip(self.far, f"addr add {far}/24 dev eth0\nlink set eth0 up")
-        environ = {"PATH": _PATH, "HOME": "/root", "LC_ALL": "C.UTF-8"}
-        self.dockerd = self.far.start("dockerd", *self._engine_words(), environ=environ | FEW_COLLECTIONS)
+        self.laptop.ip(f"{plug}\nlink set far up")
+        self.far.ip(f"addr add {far}/24 dev eth0\nlink set eth0 up")
+        keys = [f"--tlscacert={here}/tls/ca.pem", f"--tlscert={here}/tls/server.pem"]
+        tls = ["--tlsverify", *keys, f"--tlskey={here}/tls/server-key.pem", f"--host=tcp://0.0.0.0:{files.TLS_PORT}"]
+        self.dockerd = self.far.start_engine("--add-runtime=nvidia=runc", "--group=root", *tls)
         self.sshd = Sshd(into=self.far.into, address=far, within=here)
         until((here / files.FAR / "docker.sock").exists, self.told)
         self._import_images()
         self.docker("context", "create", files.FAR, "--docker", "host=ssh://lab", way="ssh")
-
-    def _engine_words(self) -> Sequence[str]:
-        here, tls = self.directory / files.FAR, self.directory / "tls"
-        paths = [f"--data-root={here}/docker", "--exec-root=/run/docker", "--pidfile=/run/dockerd.pid"]
-        hosts = ["unix:///var/run/docker.sock", f"unix://{here}/docker.sock", f"tcp://0.0.0.0:{files.TLS_PORT}"]
-        keys = [f"--tlscacert={tls}/ca.pem", f"--tlscert={tls}/server.pem", f"--tlskey={tls}/server-key.pem"]
-        rest = [
-            "--add-runtime=nvidia=runc",
-            "--group=root",
-            "--log-level=warn",
-            "--iptables=false",
-            "--ip6tables=false",
-        ]
-        group = f"--cgroup-parent=/{self.directory.name}"
-        return [*paths, *(f"--host={host}" for host in hosts), "--tlsverify", *keys, *rest, group]
 
     def _import_images(self) -> None:
         client = self.engine
@@ -131,7 +105,7 @@ class Bed:
 
     def docker(self, *words: str, way: str = "", check: bool = True) -> str:
         """Return the output of the `docker` command, on the laptop by a way, or past all cables."""
-        into, environ = (self.into_laptop, self.environ(way)) if way else ([], {**os.environ, "DOCKER_HOST": self.host})
+        into, environ = (self.laptop.into, self.environ(way)) if way else ([], {**os.environ, "DOCKER_HOST": self.host})
         done = subprocess.run([*into, "docker", *words], env=environ, capture_output=True, text=True, check=False)
         assert not check or not done.returncode, f"docker {' '.join(words)}: {done.stderr}"
         return done.stdout.strip()
@@ -156,19 +130,9 @@ class Bed:
         address = {"DOCKER_HOST": f"tcp://{files.FAR_ADDRESS}:{files.TLS_PORT}", "DOCKER_TLS_VERIFY": "1"}
         return found | address | {"DOCKER_CERT_PATH": str(self.directory / "tls")}
 
-    @property
-    def into_laptop(self) -> list[str]:
-        """Words before a command that run it on the laptop."""
-        return self.laptop.into
-
     def on_far(self, *words: str) -> str:
         """Run a command on the machine with the GPUs, as somebody who is logged in there; return its output."""
-        environ = {"PATH": _PATH, "HOME": "/root"}
-        done = subprocess.run(
-            [*self.far.into, *words], env=environ, capture_output=True, text=True, check=False, timeout=60
-        )
-        assert not done.returncode, f"{words}: {done.stderr}"
-        return done.stdout
+        return self.far.run(*words, environ=ENVIRON).stdout
 
     @property
     def out(self) -> Path:
@@ -207,21 +171,16 @@ class Bed:
         """End sshd and all connections."""
         assert self.sshd is not None
         self.sshd.stop()
-        self._has_sshd = False
 
     def reach(self) -> None:
         """Plug in the cable and start sshd, if they are not."""
         self.laptop.run("ip", "link", "set", "far", "up")
-        if not self._has_sshd and self.sshd is not None:
+        if self.sshd is not None and self.sshd.process.poll() is not None:
             self.sshd.start()
-        self._has_sshd = True
 
     def pull_cable(self) -> None:
         """Let every packet between the machines vanish; connections stay open and silent."""
         self.laptop.run("ip", "link", "set", "far", "down")
-
-    def _ip(self, machine: Machine, lines: str) -> None:
-        machine.run("sh", "-c", f"ip -batch - <<'END'\n{lines}\nEND")
 
     def told(self) -> str:
         """Return the ends of the logs."""
@@ -243,21 +202,13 @@ class Bed:
 
 def main() -> None:
     """Run both machines until told to stop."""
-    for number in STOPS:
-        signal.signal(number, stop)
     bed, begun = Bed(), time.monotonic()
-    try:
+    with until_stopped(bed.destroy):
         bed.start()
-        print(f"# after {time.monotonic() - begun:.1f} s; before each command: {shlex.join(bed.into_laptop)}")
+        print(f"# after {time.monotonic() - begun:.1f} s; before each command: {shlex.join(bed.laptop.into)}")
         for way in WAYS:
             own = {name: value for name, value in bed.environ(way).items() if os.environ.get(name) != value}
             print(f"# {way}: " + " ".join(f"{name}={shlex.quote(value)}" for name, value in own.items()), flush=True)
-        while True:
-            signal.pause()
-    finally:
-        for number in STOPS:
-            signal.signal(number, signal.SIG_IGN)
-        bed.destroy()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TypeAlias
 
@@ -40,9 +41,8 @@ def bed(_bed: Bed) -> Iterator[Bed]:
 
 @pytest.fixture(scope="session")
 def _commands(_bed: Bed) -> Iterator[Commands]:
-    commands = Commands(_bed.into_laptop)
-    yield commands
-    commands.close()
+    with closing(Commands(_bed.laptop.into)) as commands:
+        yield commands
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def laptop(bed: Bed, _commands: Commands, tmp_path: Path) -> Iterator[Laptop]:
         place = tmp_path / f"{way}-{len(made)}"
         place.mkdir()
         (place / "config.toml").write_text(f'[runtime]\nprobe_image = "{PYTHON_IMAGE}"\n')
-        made.append(Far(place, bed, bed.driver, around=bed.environ(way), into=bed.into_laptop, commands=_commands))
+        made.append(Far(place, bed, bed.driver, around=bed.environ(way), into=bed.laptop.into, commands=_commands))
         return made[-1]
 
     yield make

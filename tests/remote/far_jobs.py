@@ -33,14 +33,8 @@ class FarJobs:
 
     def submit(self, gpus: int, seconds: int = 1) -> int:
         """Submit a job of so many GPUs that lasts so many seconds, and longer while the gate is closed."""
-        settings = [
-            "-e",
-            f"NUMBER={len(self.ids)}",
-            "-e",
-            f"SECONDS_LEFT={seconds}",
-            "-v",
-            f"/srv/{self.out.name}:/out",
-        ]
+        numbers = ["-e", f"NUMBER={len(self.ids)}", "-e", f"SECONDS_LEFT={seconds}"]
+        settings = [*numbers, "-v", f"/srv/{self.out.name}:/out"]
         words = ["--gpus", str(gpus), "--network", NETWORK, *settings, IMAGE, "sh", "-c", SCRIPT]
         self.ids.append(self._site.submit(*words))
         return self.ids[-1]

@@ -46,7 +46,7 @@ def test_processes_there_are_known_by_their_containers(bed: Bed, laptop: Laptop)
     job = site.submit("--gpus", "1", *SHELL, UNTIL_TOLD)
     attempt = site.until_state(job, "RUNNING")["attempts"][-1]
     own = bed.engine.inspect_container(attempt["container_id"])["State"]["Pid"]
-    other = int(bed.on_far("sh", "-c", "sleep 300 > /dev/null 2>&1 & echo $!"))
+    other = bed.start_on_far("sleep", "300")
     held = bed.uuids.index(attempt["gpus"][0])
     pids = {index: own if index == held else other for index in (held, (held + 1) % len(bed.uuids))}
     bed.driver.change(*(f"gpu {index} process {pid} {2**31}" for index, pid in pids.items()))

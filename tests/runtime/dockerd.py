@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -300,25 +300,31 @@ def remove_cgroups(name: str) -> bool:
 
 def main() -> None:
     """Run an engine until told to stop."""
-    for number in STOPS:
-        signal.signal(number, stop)  # an Event set by a handler could meet its own lock, held by the wait for it
     engine = Dockerd()
-    try:
+    with until_stopped(engine.destroy):
         engine.start(live_restore="--live-restore" in sys.argv[1:])
         print(f"DOCKER_HOST={engine.host}", flush=True)
+
+
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def until_stopped(destroy: Callable[[], object]) -> Iterator[None]:
+    """Wait for a signal after the body; then, or if the body fails, destroy what it started, undisturbed by more."""
+    for number in _STOPS:
+        signal.signal(number, _stop)  # an Event set by a handler could meet its own lock, held by the wait for it
+    try:
+        yield
         while True:
             signal.pause()
     finally:
-        for number in STOPS:
+        for number in _STOPS:
             signal.signal(number, signal.SIG_IGN)
-        engine.destroy()
+        destroy()
 
 
-STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-def stop(*_: object) -> NoReturn:
-    """Handle a signal by ending this program orderly."""
+def _stop(*_: object) -> NoReturn:
     raise SystemExit(0)
 
 

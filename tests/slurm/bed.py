@@ -15,7 +15,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -23,17 +23,16 @@ from subprocess import CompletedProcess
 import docker
 import docker.errors
 
-from tests.runtime.dockerd import FEW_COLLECTIONS, STOPS, identity, remove_cgroups, stop, sweep
+from tests.runtime.dockerd import identity, remove_cgroups, sweep, until_stopped
 from tests.slurm import files
 from tests.slurm.accounts import Accounts
-from tests.slurm.machine import Machine
+from tests.slurm.machine import ENVIRON, Machine
 
 IMAGE = "gputui-test:latest"
 """Image of busybox on all nodes; its nvidia-smi lists the GPUs that the container was given."""
 PATIENCE = 60.0
 """Seconds that a wait lasts at most."""
 _PREFIX = "gputui-slurm-"
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class Bed:
@@ -44,9 +43,7 @@ class Bed:
 
         With `accounts` slurmdbd keeps them.
         """
-        sweep(_PREFIX, remove)  # the processes of a bed die with its owner
-        self.directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
-        (self.directory / "owner").write_text(identity(os.getpid()))
+        self.directory = new_directory(_PREFIX)
         self.nodes = {f"gpu{number}": f"10.77.0.{number}" for number in range(1, nodes + 1)}
         self.gpus = gpus
         defaults = {"patience": 60, "min_job_age": 300, "scheduler": "bf_interval=1,batch_sched_delay=1"}
@@ -75,12 +72,7 @@ class Bed:
 
     def start(self) -> Bed:
         """Start all machines and daemons, and wait until all nodes are idle."""
-        atexit.register(self.destroy)
-        try:
-            self._start()
-        except BaseException:
-            self.destroy()
-            raise
+        start_whole(self._start, self.destroy)
         return self
 
     def _start(self) -> None:
@@ -96,14 +88,12 @@ class Bed:
     def _plug_all(self) -> None:
         """Lay a cable from each node to the switch, which is a bridge on the head."""
         head = self._machines["head"]
-        head.run(*_ip(f"link add switch type bridge\naddr add {files.HEAD_ADDRESS}/24 dev switch\nlink set switch up"))
+        head.ip(f"link add switch type bridge\naddr add {files.HEAD_ADDRESS}/24 dev switch\nlink set switch up")
         for name, address in self.nodes.items():
             node = self._machines[name]
             cable = f"link add {name} type veth peer name eth0 netns {node.holder.pid}"
-            head.run(*_ip(f"{cable}\nlink set {name} master switch up"))
-            node.run(
-                *_ip(f"addr add {address}/24 dev eth0\nlink set eth0 up\nroute add default via {files.HEAD_ADDRESS}")
-            )
+            head.ip(f"{cable}\nlink set {name} master switch up")
+            node.ip(f"addr add {address}/24 dev eth0\nlink set eth0 up\nroute add default via {files.HEAD_ADDRESS}")
 
     def _start_daemons(self) -> None:
         here, environ = self.directory, self.environ_inside
@@ -112,7 +102,7 @@ class Bed:
         head = self._machines["head"]
         head.start("munged", "--foreground", "--force", *munge, f"--origin={files.HEAD_ADDRESS}", environ=environ)
         for name in self.nodes:
-            self._machines[name].start("dockerd", *self._engine(name), environ=environ | FEW_COLLECTIONS)
+            self._machines[name].start_engine("--group=bed-docker")
         self.wait((here / "munge/socket").exists, "munge answers")
         if self._has_accounts:
             self.accounts = Accounts(head, environ, self.wait)
@@ -122,13 +112,6 @@ class Bed:
         for name in self.nodes:
             self.wait(partial(self._has_image, name), f"the engine of {name} has its image")
             self._machines[name].start("slurmd", "-D", "-N", name, environ=environ)
-
-    def _engine(self, name: str) -> list[str]:
-        here = self.directory / name
-        paths = [f"--data-root={here}/docker", "--exec-root=/run/docker", "--pidfile=/run/dockerd.pid"]
-        sockets = ["--host=unix:///var/run/docker.sock", f"--host={self.docker_host(name)}", "--group=bed-docker"]
-        rest = ["--log-level=warn", "--iptables=false", "--ip6tables=false"]
-        return [*paths, *sockets, f"--cgroup-parent=/{self.directory.name}", *rest]
 
     def _has_image(self, name: str) -> bool:
         words = ("docker", "import", str(self.directory / "image.tar"), IMAGE)
@@ -294,20 +277,33 @@ class Bed:
     @property
     def environ_inside(self) -> dict[str, str]:
         """Environment of programs on a machine of the bed."""
-        return {"PATH": _PATH, "SLURM_CONF": str(self.configuration), "HOME": "/root", "LC_ALL": "C.UTF-8"}
+        return ENVIRON | {"SLURM_CONF": str(self.configuration)}
 
 
 _OF_CLIENTS = ("SLURM_", "SBATCH_", "SQUEUE_", "SINFO_", "SCONTROL_", "SALLOC_", "DOCKER_")
 
 
-def _ip(lines: str) -> Sequence[str]:
-    """Return the words that run several lines of `ip` at once."""
-    return ("sh", "-c", f"ip -batch - <<'END'\n{lines}\nEND")
-
-
 def _become(user: str) -> list[str]:
     number = str(files.USERS[user])
     return ["setpriv", f"--reuid={number}", f"--regid={number}", "--init-groups"]
+
+
+def new_directory(prefix: str) -> Path:
+    """Make the directory of a bed, and remove those of beds whose owner died before it could."""
+    sweep(prefix, remove)  # the processes of a bed die with its owner
+    directory = Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp"))
+    (directory / "owner").write_text(identity(os.getpid()))
+    return directory
+
+
+def start_whole(start: Callable[[], object], destroy: Callable[[], object]) -> None:
+    """Start a bed, which is destroyed if that fails, and at the latest with this process."""
+    atexit.register(destroy)
+    try:
+        start()
+    except BaseException:
+        destroy()
+        raise
 
 
 def remove(directory: Path) -> None:
@@ -321,20 +317,12 @@ def remove(directory: Path) -> None:
 
 def main() -> None:
     """Run a bed until told to stop."""
-    for number in STOPS:
-        signal.signal(number, stop)
     bed = Bed()
     begun = time.monotonic()
-    try:
+    with until_stopped(bed.destroy):
         bed.start()
         print(f"# {len(bed.nodes)} nodes idle after {time.monotonic() - begun:.1f} s")
         print(f"export SLURM_CONF={bed.configuration} PATH={bed.directory}/bin:$PATH", flush=True)
-        while True:
-            signal.pause()
-    finally:
-        for number in STOPS:
-            signal.signal(number, signal.SIG_IGN)
-        bed.destroy()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
 
@@ -30,9 +31,8 @@ def bed(_bed: Bed) -> Iterator[Bed]:
 
 @pytest.fixture(scope="session")
 def _commands(_bed: Bed) -> Iterator[Commands]:
-    commands = Commands(_bed.into_head)
-    yield commands
-    commands.close()
+    with closing(Commands(_bed.into_head)) as commands:
+        yield commands
 
 
 def _person(name: str) -> Callable[[Bed, Commands], Iterator[Person]]:

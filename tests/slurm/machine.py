@@ -10,7 +10,11 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.runtime.dockerd import FEW_COLLECTIONS
 from tests.slurm.release import unpacked
+
+ENVIRON = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LC_ALL": "C.UTF-8"}
+"""Environment of programs on a machine."""
 
 _SETUP = """
 set -e
@@ -84,6 +88,14 @@ class Machine:
         self._daemons.append(daemon)
         return daemon
 
+    def start_engine(self, *words: str) -> subprocess.Popen[bytes]:
+        """Start dockerd, which also listens in the machine's folder and keeps all cgroups below one of the bed."""
+        here = self.folder
+        paths = [f"--data-root={here}/docker", "--exec-root=/run/docker", "--pidfile=/run/dockerd.pid"]
+        sockets = ["--host=unix:///var/run/docker.sock", f"--host=unix://{here}/docker.sock"]
+        rest = ["--log-level=warn", "--iptables=false", "--ip6tables=false", f"--cgroup-parent=/{here.parent.name}"]
+        return self.start("dockerd", *paths, *sockets, *rest, *words, environ=ENVIRON | FEW_COLLECTIONS)
+
     def forget(self, daemon: subprocess.Popen[bytes]) -> None:
         """Do not count a daemon that was ended on purpose as failed."""
         self._daemons.remove(daemon)
@@ -109,6 +121,10 @@ class Machine:
         if check and done.returncode:
             raise AssertionError(f"{self.name}: {words}: {done.returncode}\n{done.stdout}{done.stderr}")
         return done
+
+    def ip(self, lines: str) -> None:
+        """Run several lines of `ip` at once."""
+        self.run("sh", "-c", f"ip -batch - <<'END'\n{lines}\nEND")
 
     def end(self) -> None:
         """End all processes of this machine."""
