@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+
+from tests.compiled import compiled
 
 SOURCE = Path(__file__).parent / "nvml" / "nvml.c"
 UUID = "GPU-{:08x}-0000-4000-8000-000000000000"
@@ -33,20 +30,7 @@ def build(*options: str) -> Path:
 
     With `-DOLD_DRIVER` it lacks functions that drivers did not always have.
     """
-    source = SOURCE.read_bytes() + " ".join(options).encode()
-    place = Path(tempfile.gettempdir()) / f"gputui-nvml-{os.getuid()}-{hashlib.sha256(source).hexdigest()[:12]}"
-    library = place / "libnvidia-ml.so.1"
-    if not library.exists():
-        place.mkdir(mode=0o700, exist_ok=True)
-        from tests.needs import need  # with pytest, which the benchmarks that use this do without
-
-        need("nvml")
-        compiler = shutil.which("gcc") or shutil.which("cc") or "cc"
-        made = place / f"{os.getpid()}.so"
-        command = [compiler, "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
-        subprocess.run([*command, *options, "-o", str(made), str(SOURCE)], check=True)
-        made.replace(library)  # whole or not at all: several test processes may compile at once
-    return place
+    return compiled(SOURCE, "libnvidia-ml.so.1", "-pthread", *options, needs="nvml").parent
 
 
 class StandIn:

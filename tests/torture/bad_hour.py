@@ -30,6 +30,7 @@ from gputui.domain.errors import GputuiError
 from gputui.domain.job_spec import ContainerOptions, GpuRequest, JobSpec, Submission
 from gputui.engine.leadership import current_leader
 from tests.api.serving import connect, tell
+from tests.compiled import compiled
 from tests.e2e.site import Site
 from tests.e2e.terminal import Terminal
 from tests.gpus import standin
@@ -68,7 +69,7 @@ Told = TypeVar("Told")
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a job will do."""
+    """Exit code, retries and sharing that a job was submitted with."""
 
     code: int
     retries: int
@@ -86,7 +87,7 @@ class BadHour:
     console: Terminal | None = None
     scheduler: subprocess.Popen[bytes] | None = None
     wanted: dict[str, Wanted] = field(default_factory=dict)
-    """What each job was submitted for, by its key."""
+    """Intent of each job, by its key."""
     pending: dict[str, Submission] = field(default_factory=dict)
     """Submissions that nobody acknowledged yet, by key: they are sent again until somebody does."""
     ids: dict[str, int] = field(default_factory=dict)
@@ -94,7 +95,7 @@ class BadHour:
     hit: set[str] = field(default_factory=set)
     """Attempts of which one wrapper was killed: never both."""
     undo: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
-    """What ends a fault that lasts, and when on the monotonic clock."""
+    """Ends of faults that last, each with its time on the monotonic clock."""
     sick: set[int] = field(default_factory=set)
     """GPUs that were lost or had an Xid, and that nobody has given jobs again."""
     driver: threading.Lock = field(default_factory=threading.Lock)
@@ -104,9 +105,7 @@ class BadHour:
         self.processes = Processes(f"SOAK={self.site.directory}", self.site.gpus, self.driver)
         self.events = Events(self.site.engine)
         self._console_until = 0.0
-        self.library = self.site.directory / "bad_machine.so"
-        words = ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-        subprocess.run([*words, "-o", str(self.library), str(MACHINE), "-ldl"], check=True)
+        self.library = compiled(MACHINE, "bad_machine.so", "-ldl")
         self.machine.write_bytes(bytes(16))
         for each in (self.processes, self.events):
             each.start()

@@ -1,23 +1,22 @@
-"""What a program changes below a directory, recorded in order by a preloaded library, and what it acknowledged."""
+"""Changes that a program makes below a directory, and its output, recorded in order by a preloaded library."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.needs import ROOT, need
+from tests.compiled import compiled
+from tests.needs import ROOT
 
 SOURCE = Path(__file__).parent / "recorder.c"
 
 
 class Change(NamedTuple):
-    """One record; `name` and `to` are relative to the recorded directory."""
+    """Recorded change; `name` and `to` are relative to the recorded directory."""
 
     what: str
     pid: int
@@ -27,20 +26,6 @@ class Change(NamedTuple):
     name: str
     to: str
     data: bytes
-
-
-def library() -> Path:
-    """Return the recorder, compiled when its source has changed."""
-    place = Path(tempfile.gettempdir()) / f"gputui-recorder-{os.getuid()}"
-    made = place / f"{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]}.so"
-    if not made.exists():
-        need("gcc")
-        place.mkdir(mode=0o700, exist_ok=True)
-        part = made.with_suffix(f".{os.getpid()}")
-        words = ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-        subprocess.run([*words, "-o", str(part), str(SOURCE)], check=True)
-        part.replace(made)  # whole or not at all: several test processes may compile at once
-    return made
 
 
 class Recording:
@@ -53,7 +38,11 @@ class Recording:
     @property
     def environ(self) -> Mapping[str, str]:
         """Variables with which a program and its children are recorded."""
-        own = {"LD_PRELOAD": str(library()), "RECORD_ROOT": str(self.root), "RECORD_LOG": str(self._log)}
+        own = {
+            "LD_PRELOAD": str(compiled(SOURCE, "recorder.so")),
+            "RECORD_ROOT": str(self.root),
+            "RECORD_LOG": str(self._log),
+        }
         return {**os.environ, "PYTHONPATH": str(ROOT), **own}
 
     def run(self, *words: object, kill_at: int | None = None) -> bytes:
