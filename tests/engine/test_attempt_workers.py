@@ -53,15 +53,15 @@ def test_a_container_is_cleaned_up_once_at_a_time(world: World, monkeypatch: pyt
     assert not world.docker.made
 
 
+def full(*_: object) -> None:
+    raise RuntimeFault(Cause(CauseCode.DISK_FULL, "no space left"))
+
+
 @cases("reborn", [False, True])
 def test_a_container_is_cleaned_up_although_its_job_is_in_history(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reborn: bool
 ) -> None:
     world = World(tmp_path)
-
-    def full(*_: object) -> None:
-        raise RuntimeFault(Cause(CauseCode.DISK_FULL, "no space left"))
-
     job_id = world.submit()
     world.tick(2)
     world.exit(job_id)
@@ -81,9 +81,6 @@ def test_a_container_is_cleaned_up_although_its_job_is_in_history(
 
 
 def test_a_clean_up_is_repeated_although_the_clock_went_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise RuntimeFault(Cause(CauseCode.DISK_FULL, "no space left"))
-
     job_id = world.submit()
     world.tick(2)
     world.exit(job_id)

@@ -22,6 +22,7 @@ from tests.runtime.standin_engine import StandInEngine, this_machine
 
 STORE, OTHER = "store0000000", "other0000000"
 ELSEWHERE = {"Name": "gpu1", "KernelVersion": "1.2.3-elsewhere", "DockerRootDir": "/srv/docker", "ID": "engine-1"}
+ALL_GPUS = {"DeviceRequests": [{"Driver": "", "Count": -1, "Capabilities": [["gpu"]]}]}
 
 
 @pytest.fixture
@@ -80,10 +81,9 @@ def test_its_gpus_are_asked_for_by_uuid_and_its_files_are_not_looked_at(engine: 
 
 def test_foreign_use_there_is_seen_and_a_probe_is_none(engine: StandInEngine, connect: Open) -> None:
     runtime = connect()
-    everything = {"DeviceRequests": [{"Driver": "", "Count": -1, "Capabilities": [["gpu"]]}]}
     for container_id, labels in (("a" * 64, {}), ("b" * 64, {"gputui.probe": "1", "gputui.store": OTHER})):
         engine.runs(container_id)
-        engine.created[container_id] |= {"HostConfig": everything, "Labels": labels}
+        engine.created[container_id] |= {"HostConfig": ALL_GPUS, "Labels": labels}
     assert [(each.id, each.devices, each.store) for each in runtime.foreign()] == [("a" * 64, ("all",), "")]
 
 
@@ -119,9 +119,8 @@ def test_the_queue_there_is_told_of_its_guest(engine: StandInEngine, connect: Op
 def test_what_labels_tell_is_short_and_plain(engine: StandInEngine, connect: Open) -> None:
     container_id = "c" * 64
     engine.runs(container_id)
-    everything = {"DeviceRequests": [{"Driver": "", "Count": -1, "Capabilities": [["gpu"]]}]}
     labels = {"gputui.store": f"\x1b[31m{'x' * 3000}", "gputui.guest": "y" * 3000}
-    engine.created[container_id] |= {"HostConfig": everything, "Labels": labels}
+    engine.created[container_id] |= {"HostConfig": ALL_GPUS, "Labels": labels}
     [found] = connect().foreign()
     assert (found.store.strip("x…"), found.guest_of.strip("y…")) == ("", "")
     assert max(len(found.store), len(found.guest_of)) <= 60
@@ -136,9 +135,8 @@ def test_times_are_those_of_this_machine_whatever_the_clock_there(
     engine.info |= {"SystemTime": there.isoformat()}
     runtime = connect()
     made = runtime.create(launch()).id
-    everything = {"DeviceRequests": [{"Driver": "", "Count": -1, "Capabilities": [["gpu"]]}]}
     engine.runs("a" * 64, StartedAt=there.isoformat())
-    engine.created["a" * 64] |= {"HostConfig": everything}
+    engine.created["a" * 64] |= {"HostConfig": ALL_GPUS}
     began, ended = there - timedelta(minutes=5), there - timedelta(minutes=2)
     times = {"StartedAt": began.isoformat(), "FinishedAt": ended.isoformat()}
     engine.states[made] = {"Status": "exited", "ExitCode": 1, **times}
@@ -224,7 +222,7 @@ def test_starts_side_by_side_record_the_engine_once(connect: Open, tmp_path: Pat
 
 
 def test_podman_is_known_by_its_storage(engine: StandInEngine, connect: Open) -> None:
-    """It makes up an id for each request."""
+    """Podman makes up an id for each request."""
     podman = {"BuildahVersion": "1.28.2", "DockerRootDir": "/var/lib/containers/storage"}
     engine.info |= podman
     connect().create(launch())
