@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from gputui.cluster.slurm.poll import RunNote, parse_note
 from gputui.domain.job_spec import ContainerOptions, GpuRequest, Submission
 from gputui.domain.settings import ClusterSettings, Settings
 from tests.factories import spec, uuid
+from tests.process_list import children
 from tests.runtime.dockerd import IMAGE
 from tests.waiting import until
 
@@ -64,7 +66,7 @@ class BatchRun:
 
     def __init__(self, folder: Path, script: str, docker_host: str, gpus: str = "", **variables: str) -> None:
         self._folder = folder
-        self._ended_witness: str | None = None
+        self._ended_witness: int | None = None
         tools = folder / "bin"
         tools.mkdir(exist_ok=True)
         _program(tools / "nvidia-smi", NVIDIA_SMI)
@@ -123,10 +125,13 @@ class BatchRun:
         witness = words.get(b"sleep\x002147483647\0")
         return is_last_trap_set and witness not in {None, self._ended_witness} and b"sleep\x000.1\0" not in words
 
-    def _children(self) -> dict[bytes, str]:
+    def _children(self) -> dict[bytes, int]:
         """Return the processes that the script has started, by their words."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return {Path(f"/proc/{each}/cmdline").read_bytes(): each for each in children if Path(f"/proc/{each}").exists()}
+        found = {}
+        for child in children(self.process.pid):
+            with suppress(OSError):  # it has ended meanwhile
+                found[Path(f"/proc/{child}/cmdline").read_bytes()] = child
+        return found
 
     def wait_for_moment(self) -> None:
         """Wait until the script has reached the moment."""
