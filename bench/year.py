@@ -31,8 +31,8 @@ from msgspec.structs import replace
 
 from bench import telemetry
 from bench._measure import cpu_seconds, machine, measure, resident, tree
-from bench.arrays import PAINT, Found
-from bench.commands import CommandRun, compare
+from bench.arrays import MB, PAINT, Found, ours
+from bench.commands import compare
 from bench.console import VISIBLE, at_home
 from gputui.api.client import ApiClient
 from gputui.api.wire import to_sockets
@@ -75,7 +75,6 @@ SPREAD = 1.3
 """Deviation of the logarithm of run times."""
 OUTPUT = b"".join(b"step %5d  loss %.4f  42.1 samples/s\n" % (step, 3 / (step + 1)) for step in range(50))
 """Output of each attempt."""
-MACHINE = ("--probe", "sim:8", "--runtime", "process")
 MARK = "waits"
 """Name of the held jobs: must be on the screen."""
 IDLE = 10
@@ -110,11 +109,10 @@ AGE = timedelta(days=90)
 """Age above which the second part removes what is left of ended jobs."""
 STEP_MOST = 0.35
 """Seconds that one step of the removal may take."""
-MB = 1e6
 
 
 class Truth(msgspec.Struct):
-    """What ran, as the containers know it."""
+    """Sums of all that ran, as the containers know them."""
 
     attempts: int = 0
     seconds: float = 0.0
@@ -402,8 +400,7 @@ def _kind(path: Path) -> str:
 def _sizes(state: Path, attempts: int) -> Iterator[Found]:
     kinds: dict[str, list[os.stat_result]] = {}
     for path in state.rglob("*"):
-        kind = _kind(path)
-        kinds.setdefault(kind, []).append(path.lstat())
+        kinds.setdefault(_kind(path), []).append(path.lstat())
     for kind, name, most in SIZES:
         size = sum(status.st_size for status in kinds[kind]) / MB
         yield Found(f"{name}: {size / attempts * MB:,.0f} bytes an attempt", size, "MB", most)
@@ -415,17 +412,16 @@ def _sizes(state: Path, attempts: int) -> Iterator[Found]:
 def _commands(
     state: Path, environ: dict[str, str], budgets: Mapping[str, float], where: str, times: int = 5
 ) -> Iterator[Found]:
-    program = [sys.executable, "-m", "gputui", "--state", str(state), *MACHINE]
-    runs = compare({words: [*program, *words.split()] for words in budgets}, times, environ)
+    runs = compare({words: ours(str(state), *words.split()) for words in budgets}, times, environ)
     for words, each in runs.items():
-        best: CommandRun = min(each, key=lambda run: run.cpu)
-        yield Found(f"{words}{where}", min(run.wall for run in each), "s", budgets[words], best.cpu)
+        cpu = min(run.cpu for run in each)
+        yield Found(f"{words}{where}", min(run.wall for run in each), "s", budgets[words], cpu)
 
 
 def _console(state: Path, environ: dict[str, str], name: str) -> Iterator[Found]:
-    command = [sys.executable, "-m", "gputui", "--state", str(state), *MACHINE]
     runs = [
-        measure(command, environ, seconds=seconds, settle=2, characters=VISIBLE, marker=MARK) for seconds in (0, 0, 5)
+        measure(ours(str(state)), environ, seconds=seconds, settle=2, characters=VISIBLE, marker=MARK)
+        for seconds in (0, 0, 5)
     ]
     yield Found(f"{name}: first paint", min(run.first_paint for run in runs), "s", PAINT)
     yield Found(f"{name}: jobs shown", min(run.first_content for run in runs), "s", 1.5)
@@ -436,8 +432,7 @@ def _console(state: Path, environ: dict[str, str], name: str) -> Iterator[Found]
 def _served(state: Path, environ: dict[str, str]) -> Iterator[tuple[int, float]]:
     """Run `serve`; yield its process id, and the seconds until it answered."""
     begun = time.monotonic()
-    command = [sys.executable, "-m", "gputui", "--state", str(state), *MACHINE, "serve"]
-    with subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(ours(str(state), "serve"), env=environ, stderr=subprocess.DEVNULL) as process:
         try:
             while not _answers(state):
                 if process.poll() is not None or time.monotonic() - begun > 60:
