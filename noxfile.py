@@ -92,7 +92,7 @@ def built(session: nox.Session, place: Path) -> Path:
         if (ROOT / name).is_file():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, copy / name)
-    environ = {"SOURCE_DATE_EPOCH": git(session, "log", "-1", "--format=%ct")[0]}
+    environ = epoch(session)
     words = ("python", "-m", "build", "--no-isolation", "--outdir")
     session.run(*words, str(place), str(ROOT), silent=True, env=environ)
     shell = ("bash", "-c", 'umask 077 && chmod -R go= "$0" && exec "$@"', str(copy))
@@ -111,6 +111,11 @@ def built(session: nox.Session, place: Path) -> Path:
 def git(session: nox.Session, *words: str) -> list[str]:
     """Return the lines that git prints in the checkout."""
     return str(session.run("git", "-C", str(ROOT), *words, silent=True, external=True, log=False)).splitlines()
+
+
+def epoch(session: nox.Session) -> dict[str, str]:
+    """Return an environment in which what is built has the time of the commit."""
+    return {"SOURCE_DATE_EPOCH": git(session, "log", "-1", "--format=%ct")[0]}
 
 
 def sha256(file: Path) -> str:
@@ -151,10 +156,9 @@ def dist(session: nox.Session) -> None:
         session.warn(f"this commit has no tag v{version}, so it is no release: do not upload it")
     session.install("-q", "twine")
     session.run("python", "-m", "twine", "check", "--strict", *map(str, archives))
-    environ = {"SOURCE_DATE_EPOCH": git(session, "log", "-1", "--format=%ct")[0]}
-    words = (str(Path(sys.executable)), "scripts/sbom.py")
+    words = (sys.executable, str(ROOT / "scripts" / "sbom.py"))
     bill = place / f"gputui-{version}.cdx.json"
-    bill.write_text(str(session.run(*words, silent=True, external=True, env=environ)))
+    bill.write_text(str(session.run(*words, silent=True, external=True, env=epoch(session))))
     sums = [f"{sha256(file)}  {file.name}\n" for file in (*archives, bill)]
     (place / "SHA256SUMS").write_text("".join(sums))
     session.log("\n" + "".join(sums))
