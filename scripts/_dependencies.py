@@ -1,4 +1,4 @@
-"""What gputui needs of other projects, as it is installed here: packages, who asks for which, and their licences."""
+"""Dependencies of gputui, as installed here: packages, who asks for which, and their licences."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 EXTRAS = ("", "report", "metrics", "otel", "web", "mcp", "kubernetes")
-"""Those for users, the always installed ones first."""
+"""Extras for users, the always installed ones first."""
 
 
 def packages() -> dict[str, str]:

@@ -30,7 +30,7 @@ Ask = Callable[[str, Mapping[str, str], Sequence[str]], "Answer"]
 
 
 class Answer(NamedTuple):
-    """What a service said of some packages."""
+    """Answer of a service about some packages."""
 
     found: Mapping[str, Sequence[str]] = {}
     """Advisories by package and version."""

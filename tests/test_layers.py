@@ -1,4 +1,4 @@
-"""What all sources keep to: lower layers load only the standard library and msgspec, and asserts check no input."""
+"""Rules for all sources: lower layers load only the standard library and msgspec, and asserts check no input."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_no_module_exceeds_700_lines() -> None:
 
 
 def test_asserts_say_what_types_cannot_and_check_nothing_else() -> None:
-    """They are gone under `python -O`; ruff's S101 is off for the sake of these."""
+    """Asserts are gone under `python -O`; ruff's S101 is off for the sake of these."""
     found: Counter[str] = Counter()
     for path in (ROOT / "gputui").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -62,7 +62,7 @@ def test_gpus_of_one_machine_are_not_asked_of_the_engine_of_another(
 
 
 def test_host_jobs_do_not_run_beside_an_engine_elsewhere(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They would run here, and hold GPUs there; while the engine is away too."""
+    """Host jobs would run here, and hold GPUs there; while the engine is away too."""
     plain, gpus = world.docker.status, EngineGpus(machine="gpu1")
     monkeypatch.setattr(world.docker, "status", lambda: replace(plain(), gpus=gpus))
     world.probe.machine = "gpu1"

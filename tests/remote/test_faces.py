@@ -1,4 +1,4 @@
-"""What users of an engine elsewhere read: its machine's name, the way of the readings, and whose processes they are."""
+"""Words for users of an engine elsewhere: its machine's name, the way of the readings, and whose processes they are."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def test_the_gpus_of_the_other_machine_are_listed(bed: Bed, laptop: Laptop, way:
 
 
 def test_jobs_get_gpus_of_the_other_machine_and_nothing_is_left(bed: Bed, laptop: Laptop) -> None:
-    """By a container, which leaves more than a process would."""
+    """The GPUs are read in a container, which leaves more than a process would."""
     before = bed.processes(), bed.containers()
     site = laptop("tls")
     jobs = FarJobs(bed, site)
@@ -67,7 +67,7 @@ def test_after_a_cut_gpus_are_unknown_and_jobs_wait(bed: Bed, laptop: Laptop) ->
 
 
 def test_foreign_use_there_is_seen(bed: Bed, laptop: Laptop) -> None:
-    """By a container that somebody else started, and by a process of somebody who is logged in."""
+    """Foreign are a container that somebody else started, and a process of somebody who is logged in."""
     site = laptop("ssh")
     site.serve()
     gpus = f'"device={bed.uuids[0]}"'

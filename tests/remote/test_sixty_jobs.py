@@ -105,7 +105,7 @@ def test_a_killed_gputui_leaves_nothing_there(bed: Bed, laptop: Laptop, way: str
 
 @cases("way", WAYS)
 def test_the_first_gpu_is_on_the_screen_within_two_seconds(laptop: Laptop, way: str) -> None:
-    """On a machine with a processor for it; later in proportion to what else wants one."""
+    """The limit holds for a machine with a processor for it; others have more time, as more else wants one."""
 
     def seconds(*options: str) -> float:
         site = laptop(way)

@@ -1,4 +1,4 @@
-"""What is seen of jobs from outside, whatever gputui says: their living processes, and the events of the engine.
+"""Views of jobs from outside, whatever gputui says: their living processes, and the events of the engine.
 
 The processes of jobs are also what the stand-in driver reports, as a real one would.
 """

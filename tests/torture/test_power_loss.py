@@ -34,7 +34,7 @@ class Server:
     """Scheduler and commands over a state directory with two GPUs; jobs leave marks in a file outside."""
 
     def __init__(self, state: Path, marks: Path, environ: Mapping[str, str], *, is_restarted: bool = False) -> None:
-        """With `is_restarted` the machine has another boot id for the scheduler and its jobs."""
+        """Scheduler and jobs see another boot id of the machine if `is_restarted`."""
         self.marks = marks
         self._serve_words = [*GPUTUI, "serve"]
         if is_restarted:

@@ -100,10 +100,10 @@ class Span:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of a run from outside."""
+    """Facts about a run, from outside."""
 
     lines: list[str]
-    """What jobs wrote down: attempt, GPUs, uptime, and `begin` or `end:CODE`."""
+    """Lines that jobs wrote down: attempt, GPUs, uptime, and `begin` or `end:CODE`."""
     last_seen: Mapping[str, float]
     """Uptime at which a process of each attempt was last alive."""
     together: Iterable[tuple[str, str, str]] = ()

@@ -262,7 +262,7 @@ class Moment(NamedTuple):
     """Number of changes before it."""
     loss: str
     told: bytes
-    """What the program had written to its output."""
+    """Output of the program before it."""
 
 
 def moments(disk: Disk, changes: list[Change], *, samples: int, seed: int = 0, since: int = 0) -> list[Moment]:
