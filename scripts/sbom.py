@@ -41,7 +41,7 @@ def component(name: str, kind: str) -> dict[str, Any]:
         "bom-ref": address,
         "name": name,
         "version": address.rpartition("@")[2],
-        "description": found["Summary"] or "",
+        "description": (found.get_all("Summary") or [""])[0],  # `[…]` raises once importlib_metadata is loaded
         "licenses": [stated],
         "purl": address,
     }
