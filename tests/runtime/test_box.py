@@ -44,9 +44,11 @@ def test_boxes_of_containers() -> None:
     assert limits == [100, 2**30, 2 * 10**9, 2**20]
     less = body(pids_limit=5, memory=2**25, cpus=0.5, shm_size=2**19)["HostConfig"]
     assert [less[name] for name in ("PidsLimit", "Memory", "NanoCpus", "ShmSize")] == [5, 2**25, 5 * 10**8, 2**19]
-    # labels of a job are not its containers
+    # labels of a job are not its containers, and those of an image give it none of ours
     labels = body(labels=(("traefik.enable", "true"), ("user", "root")))["Labels"]
-    assert labels.keys() == {"gputui.store", "gputui.job", "gputui.attempt", "gputui.gpus", "gputui.submitter"}
+    ours = ("store", "job", "attempt", "gpus", "guest", "submitter")
+    assert labels.keys() == {f"gputui.{name}" for name in ours}
+    assert not labels["gputui.guest"]
     assert "traefik.enable" in body(None, labels=(("traefik.enable", "true"),))["Labels"]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from gputui.domain.container import EngineGpus, Launch, RuntimeStatus
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
 from gputui.engine.files import EngineFile
+from gputui.runtime.docker.records import READING, foreign_of
 from gputui.runtime.docker.runtime import DockerRuntime
 from tests.cases import cases
 from tests.factories import NOW, FakeClock, spec, uuid
@@ -79,11 +81,36 @@ def test_its_gpus_are_asked_for_by_uuid_and_its_files_are_not_looked_at(engine: 
         runtime.root_directory()
 
 
+READS = {"NetworkMode": "none", "ReadonlyRootfs": True, "DeviceRequests": [{"Count": -1, "Capabilities": READING}]}
+IS_PROBE = {"gputui.probe": "1"}
+
+
+@cases(
+    ("host", "labels", "mounted", "is_seen"),
+    [
+        (READS, IS_PROBE, "/etc/passwd", False),
+        (READS, {}, "/etc/passwd", True),
+        (READS, IS_PROBE, "/data", True),
+        (READS, {**IS_PROBE, "gputui.store": OTHER}, "/etc/passwd", True),
+        ({**READS, **ALL_GPUS}, IS_PROBE, "/etc/passwd", True),
+        ({**READS, "NetworkMode": "bridge"}, IS_PROBE, "/etc/passwd", True),
+        ({**READS, "ReadonlyRootfs": False}, IS_PROBE, "/etc/passwd", True),
+        ({**READS, "Privileged": True}, IS_PROBE, "/etc/passwd", True),
+    ],
+)
+def test_a_container_that_may_do_more_than_read_gpus_claims_them_whatever_its_label_says(
+    host: dict[str, Any], labels: dict[str, str], mounted: str, is_seen: bool
+) -> None:
+    mounts = [{"Type": "bind", "Destination": mounted}]
+    inspected = {"Id": "a", "Config": {"Labels": labels}, "HostConfig": host, "Mounts": mounts, "State": {}}
+    assert (foreign_of(inspected, "runc") is not None) is is_seen
+
+
 def test_foreign_use_there_is_seen_and_a_probe_is_none(engine: StandInEngine, connect: Open) -> None:
     runtime = connect()
-    for container_id, labels in (("a" * 64, {}), ("b" * 64, {"gputui.probe": "1", "gputui.store": OTHER})):
+    for container_id, host, labels in (("a" * 64, ALL_GPUS, IS_PROBE), ("b" * 64, READS, IS_PROBE)):
         engine.runs(container_id)
-        engine.created[container_id] |= {"HostConfig": ALL_GPUS, "Labels": labels}
+        engine.created[container_id] |= {"HostConfig": host, "Labels": labels}
     assert [(each.id, each.devices, each.store) for each in runtime.foreign()] == [("a" * 64, ("all",), "")]
 
 

@@ -22,6 +22,7 @@ from gputui.gpus.supervisor import first_reading
 from gputui.runtime.docker.engine import GpuMode
 from gputui.runtime.docker.engine_machine import NAME, ContainerStream, hosts
 from gputui.runtime.docker.job_exec import ContainerChannel
+from gputui.runtime.docker.records import is_probe
 from gputui.runtime.docker.transport import EngineSocket
 from tests.gpus.machines import Elsewhere
 from tests.gpus.standin import UUID, build
@@ -72,7 +73,7 @@ def test_gpus_are_read_in_a_container_that_goes_with_the_probe(engine: Dockerd, 
         assert processes is not None
         assert [process.visible for process in processes] == [True]
         (container,) = probes(client)
-        assert container["Labels"] == {"gputui.probe": "1"}
+        assert is_probe(client.inspect_container(container["Id"]))
         client.kill(container["Id"])
         lost = watcher.until(lambda reading: reading.status.code is not ProbeCode.OK)
         assert lost.status.code is ProbeCode.UNREACHABLE
@@ -142,9 +143,12 @@ def test_an_image_that_cannot_be_had_is_told(engine: Dockerd, client: APIClient)
 
 def test_what_a_killed_console_left_is_removed(engine: Dockerd, client: APIClient) -> None:
     body = {"Image": IMAGE, "Cmd": ["true"], "Labels": {"gputui.probe": "1"}}
-    ended, theirs = (client.create_container_from_config(body, f"{NAME}{name}")["Id"] for name in ("ended", "new"))  # type: ignore[no-untyped-call]
-    client.start(ended)
-    client.wait(ended)
+    names = (f"{NAME}ended", f"{NAME}new", "of-somebody")
+    ended, theirs, others = (client.create_container_from_config(body, name)["Id"] for name in names)  # type: ignore[no-untyped-call]
+    for each in (ended, others):
+        client.start(each)
+        client.wait(each)
     first_reading(remote_probe(machine(engine), FAST, SystemClock()), 30)
     until(lambda: [each["Id"] for each in probes(client)] == [theirs], "only the one that may start yet is there")
-    client.remove_container(theirs)
+    for each in (theirs, others):
+        client.remove_container(each)

@@ -308,7 +308,7 @@ SUBMITTER = "gputui.submitter"
 GUEST = "gputui.guest"
 """Label of jobs on an engine elsewhere: the machine of their scheduler."""
 PROBE = "gputui.probe"
-"""Label of a container that reads GPUs for a console: neither a job nor foreign use."""
+"""Label of a container that reads GPUs for a console; `records.is_probe` judges whether it is one."""
 USER = "user"
 _OURS = "gputui."
 
@@ -391,10 +391,9 @@ def _labels(launch: Launch, *, is_guest: bool) -> dict[str, str]:
     labels |= {USER: launch.spec.tenant} if launch.spec.tenant else {}
     labels |= {STORE: launch.store_id, JOB: str(launch.job_id), ATTEMPT: str(launch.attempt)}
     labels[GPUS] = ",".join(launch.gpus)
-    if is_guest:
-        labels[GUEST] = socket.gethostname()
-    if launch.submitter is not None:
-        labels[SUBMITTER] = str(launch.submitter)
+    # an image may have any label, which counts unless it is given here
+    labels[GUEST] = socket.gethostname() if is_guest else ""
+    labels[SUBMITTER] = "" if launch.submitter is None else str(launch.submitter)
     return labels
 
 

@@ -20,7 +20,7 @@ from gputui.runtime.docker.endpoint import Endpoint, tunnel_to
 from gputui.runtime.docker.engine import EngineJson, GpuMode, read_facts, runs_here
 from gputui.runtime.docker.job_exec import ContainerChannel, upgraded
 from gputui.runtime.docker.pull_process import has_image, pull_by_process
-from gputui.runtime.docker.records import parse_time
+from gputui.runtime.docker.records import READING, USERS, parse_time
 
 NAME = "gputui-probe-"
 _NO_ANSWER = 10.0
@@ -31,7 +31,6 @@ _UNSTARTED = 60.0
 """Seconds for which a container may be created and not started before it counts as left behind."""
 _OF_IMAGE = {CauseCode.COMMAND_NOT_FOUND, CauseCode.COMMAND_NOT_EXECUTABLE}
 _WANTED = "the image that runtime.probe_image names needs python3, 3.8 or newer"
-_USERS = "/etc/passwd"
 _COMPLAINT = 500
 _PIECES = 16
 """Most pieces of output, of 64 KiB, that are taken at once: what never pauses must not hold the reader."""
@@ -114,7 +113,8 @@ class EngineMachine:
     def _remove_left(self, info: EngineJson) -> None:
         """Remove what a console left behind that was killed; what runs ends by itself."""
         now = parse_time(info.get("SystemTime"))
-        listed = self._connection.call(lambda client: client.containers(all=True, filters={"label": PROBE}))
+        wanted = {"label": PROBE, "name": f"^/?{NAME}"}
+        listed = self._connection.call(lambda client: client.containers(all=True, filters=wanted))
         for each in listed:
             age = now.timestamp() - float(each.get("Created") or 0) if now else 0.0
             if each.get("State") in {"exited", "dead"} or (each.get("State") == "created" and age > _UNSTARTED):
@@ -123,7 +123,7 @@ class EngineMachine:
 
 def hosts(mode: GpuMode, machine: str) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
     """Yield HostConfig with what it lacks, in sentences: first the one that sees most."""
-    request: dict[str, Any] = {"Count": -1, "Capabilities": [["gpu", "utility"]]}
+    request: dict[str, Any] = {"Count": -1, "Capabilities": READING}
     if mode is GpuMode.CDI:
         request = {"Driver": "cdi", "DeviceIDs": [f"{CDI_KIND}=all"]}
     least: dict[str, Any] = {
@@ -135,7 +135,7 @@ def hosts(mode: GpuMode, machine: str) -> Iterator[tuple[dict[str, Any], tuple[s
         "ReadonlyRootfs": True,
         "SecurityOpt": ["no-new-privileges"],
     }
-    users = {"Mounts": [{"Type": "bind", "Source": _USERS, "Target": _USERS, "ReadOnly": True}]}
+    users = {"Mounts": [{"Type": "bind", "Source": USERS, "Target": USERS, "ReadOnly": True}]}
     pids = {"PidMode": "host"}
     nameless = f"users of {machine} have numbers instead of names: its engine does not let a container see their names"
     blind = f"GPU processes of {machine} cannot be told apart: its engine allows no --pid=host"

@@ -35,6 +35,10 @@ _STATES = {
     "paused": ContainerState.RUNNING,
     "restarting": ContainerState.RUNNING,
 }
+READING = [["gpu", "utility"]]
+"""Capabilities of a driver that a container has which only reads GPUs: no computing."""
+USERS = "/etc/passwd"
+"""The one file of its machine that such a container may see."""
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\d)")
 _NOTHING = {"", "void", "none"}
 _NODE = re.compile(r"/dev/nvidia(\d+)")
@@ -177,9 +181,25 @@ def requested_devices(inspected: EngineJson, default_runtime: str = "") -> tuple
     return tuple(dict.fromkeys(devices))
 
 
+def is_probe(inspected: EngineJson) -> bool:
+    """Return whether it can do no more than read GPUs: images and users set any label, so that alone proves nothing."""
+    labels, host = inspected["Config"].get("Labels") or {}, inspected["HostConfig"]
+    used = [each for each in host.get("DeviceRequests") or () if each.get("Driver") != "cdi"]
+    bound = {each.get("Destination") for each in inspected.get("Mounts") or () if each.get("Type") == "bind"}
+    return (
+        PROBE in labels
+        and STORE not in labels
+        and all(each.get("Capabilities") == READING for each in used)
+        and host.get("NetworkMode") == "none"
+        and bool(host.get("ReadonlyRootfs"))
+        and not host.get("Privileged")
+        and bound <= {USERS}
+    )
+
+
 def foreign_of(inspected: EngineJson, default_runtime: str) -> ForeignContainer | None:
     devices = requested_devices(inspected, default_runtime)
-    if not devices:
+    if not devices or is_probe(inspected):
         return None
     config = inspected["Config"]
     labels = config.get("Labels") or {}
@@ -506,7 +526,7 @@ class ContainerCache(Struct, eq=False):
     def foreign(self, client: APIClient, default_runtime: str) -> tuple[ForeignContainer, ...]:
         listed = client.containers()
         labelled = ((each["Id"], each.get("Labels") or {}) for each in listed)
-        others = [ident for ident, labels in labelled if labels.get(STORE) != self._store_id and PROBE not in labels]
+        others = [ident for ident, labels in labelled if labels.get(STORE) != self._store_id]
         found = []
         for container_id in others:
             with self._lock:
