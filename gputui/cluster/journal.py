@@ -80,6 +80,11 @@ class Journal(Struct, Generic[T], eq=False):
                     raise OSError(error.errno, error.strerror, str(self._path)) from error
             finally:
                 os.close(descriptor)
+            folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(folder)  # the file may be new
+            finally:
+                os.close(folder)
 
     def fresh(self) -> tuple[bool, list[T]]:
         """Return the values since the last call, and whether they replace all earlier ones."""
@@ -112,7 +117,7 @@ class Journal(Struct, Generic[T], eq=False):
             return
         content = self._path.read_bytes()
         kept = content[content.index(b"\n", len(content) // 2) + 1 :]
-        write_whole(self._path, kept)
+        write_whole(self._path, kept, is_durable=True)
 
 
 class Index(Generic[K, T]):
@@ -140,12 +145,18 @@ class Index(Generic[K, T]):
         return self.all().get(key)
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Replace a file, readable by its owner only; a reader sees the old or the new one."""
+def write_whole(path: Path, content: bytes, *, is_durable: bool = False) -> None:
+    """Replace a file, readable by its owner only; a reader sees the old or the new one.
+
+    Without `is_durable` a power loss soon after may leave an empty one. The name is synced by the caller.
+    """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
+        if is_durable:
+            file.flush()
+            os.fsync(descriptor)
     draft.replace(path)
 
 

@@ -435,14 +435,15 @@ class JournalStorage(Storage):
         with self.lock.held():
             if self._pending is not None:
                 return  # the current transaction is not in any file yet: the next fold includes it
-            state = self._catch_up()
-            self._sync_journal(state)
-            self._checkpoint(state)
+            self._checkpoint(self._catch_up())
 
-    def check_whole(self) -> None:
-        """Raise StoreDamagedError if changes are missing; then others may lock the queue, to repair it."""
+    def settle(self) -> None:
+        """Make durable what a killed writer left; raise StoreDamagedError, and let others repair, if changes are lost.
+
+        Whoever tells or stores elsewhere what is in the queue calls this before, unless it writes to the queue first.
+        """
         with self.lock.held():
-            self._catch_up()
+            self._sync_journal(self._catch_up())
 
     @property
     def journal_length(self) -> int:
@@ -453,6 +454,7 @@ class JournalStorage(Storage):
     def _checkpoint(self, state: LoadedQueue) -> None:
         if state.meta.schema < SCHEMA:
             self.migrating(state.meta.schema)
+        self._sync_journal(state)
         old = state.meta.generation
         meta = Meta(next_generation(self._path, old), state.next_id, state.meta.store_id)
         self.audit.append(state.audit)
@@ -491,8 +493,8 @@ class JournalStorage(Storage):
         record = self._sync_journal(state)
         if record is None or record.generation != state.meta.generation or not record.length:
             # without one on the disk, nobody could tell a line that power loss tears now from a damaged one
+            sync_directory(self._path.parent)  # first: the snapshot that the record names is not to be lost
             self._leave_record(state, durably=True)
-            sync_directory(self._path.parent)
         return state
 
     def _sync_journal(self, state: LoadedQueue) -> WriteRecord | None:
@@ -539,6 +541,8 @@ class JournalStorage(Storage):
         """Create the journal of a snapshot that was put here without one."""
         with self.lock.held():
             if not journal_path(self._path, meta.generation).exists():
+                with os_errors(self._path), closed_after(open_file(self._path, os.O_RDONLY)) as fd:
+                    os.fsync(fd)  # whoever copied it may not have done so
                 _make_journal(journal_path(self._path, meta.generation), self._access)
 
     def _append(self, line: bytes, entry: JournalEntry, state: LoadedQueue) -> None:

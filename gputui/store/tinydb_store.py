@@ -372,6 +372,7 @@ class TinyJobStore:
                 yield decode_audit(document)
 
     def requests(self, uid: int) -> Iterator[tuple[str, tuple[JobId, ...]]]:
+        self.storage.settle()
         with self.storage.memory:
             unfolded = list(self.storage.replica.refresh().audit)
             latest = dict([*self.storage.audit.latest_with_keys(), *unfolded])  # a fold moves them
@@ -380,7 +381,7 @@ class TinyJobStore:
 
     def maintain(self, now: datetime) -> None:
         """Move old finished jobs to history, fold the journal, and keep history and audit log within their limits."""
-        self.storage.check_whole()
+        self.storage.settle()
         self._move(jobs_to_archive(self.jobs().values(), self._settings, now))
         if self.storage.journal_length >= FOLD_WHEN_IDLE_AT:
             self.storage.checkpoint()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import tracemalloc
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from msgspec import Struct
 
 from gputui.cluster.journal import Index, Journal
 from tests.needs import need
+from tests.store.power.disk import Disk, moments, put
+from tests.store.power.recording import Recording
 
 
 class Entry(Struct, frozen=True):
@@ -50,6 +53,30 @@ def test_a_value_that_the_disk_does_not_take_is_refused_and_leaves_no_part(small
     journal.append([Entry(taken, "it fits")])
     found = Index(path, Entry, lambda each: each.number).all()
     assert list(found) == list(range(taken + 1))
+
+
+APPENDING = """
+import os, sys
+from pathlib import Path
+from gputui.cluster.journal import Journal
+from tests.cluster.test_journal import Entry
+for number in range(6):
+    Journal(Path(sys.argv[1]), Entry, 200).append([Entry(number, "x" * 50)])
+    os.write(1, b"%d" % number)
+"""
+
+
+@pytest.mark.needs("gcc")
+def test_a_value_that_was_added_outlasts_a_power_loss(tmp_path: Path) -> None:
+    root, place = tmp_path / "root", tmp_path / "disk"
+    root.mkdir()
+    disk, recording = Disk(root), Recording(root, tmp_path / "log")
+    recording.run("-c", APPENDING, root / "journal")
+    for moment in moments(disk, list(recording.changes()), samples=2):
+        put(moment.tree, place)
+        _, found = Journal(place / "journal", Entry).fresh()
+        assert not moment.told or found[-1].number >= int(moment.told[-1:]), moment
+        shutil.rmtree(place)
 
 
 class Mark(Struct, frozen=True):

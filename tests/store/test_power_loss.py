@@ -12,6 +12,7 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from gputui.config import Options
 from gputui.domain.access import AuditEntry
 from gputui.domain.errors import GputuiError
 from gputui.store import TinyJobStore
+from gputui.store.queue_files import SCHEMA
 from gputui.store.repair import damaged_files, move_aside, repair_of, verify_directory
 from tests.factories import ACTOR, NOW, job
 from tests.lane import IS_LONG, seeds
@@ -106,6 +108,50 @@ def test_what_a_killed_process_left_unsynced_misleads_nobody_after_a_power_loss(
     before = len(list(recording.changes()))
     recording.run("-m", "tests.store.power.lives", "go_on", root)
     check_second_life(root, moments(disk, list(recording.changes()), samples=SAMPLES, since=before))
+
+
+@pytest.mark.parametrize(("first", "second"), [("ask", "add"), ("ask", "answer"), ("ask_older", "add")])
+def test_a_line_is_synced_before_anything_is_built_on_it(root: Path, first: str, second: str) -> None:
+    """The first process is killed between its line and the sync."""
+    store = TinyJobStore(root / "state")
+    store.submit([job()] * 2, actor=ACTOR)
+    store.close()
+    if first == "ask_older":
+        snapshot = root / "state/queue.json"
+        snapshot.write_bytes(snapshot.read_bytes().replace(b'"schema":%d' % SCHEMA, b'"schema":%d' % (SCHEMA - 1)))
+    (root.parent / "log").touch()
+    disk, recording = Disk(root), Recording(root, root.parent / "log")
+    for number in count(1):  # opening a file may count too
+        recording.run("-m", "tests.store.power.lives", first, root, kill_at=number)
+        if list(recording.changes()):
+            break
+    assert [change.what for change in recording.changes()] == ["write"]
+    recording.run("-m", "tests.store.power.lives", second, root)
+    found, entries = moments(disk, list(recording.changes()), samples=SAMPLES), entries_of(root / "state")
+    check_moments(found, root.parent / "disk", lambda place, acks: check_store(place / "state", acks, 0, entries))
+
+
+def test_a_fold_that_another_process_left_unsynced_is_no_loss(root: Path) -> None:
+    def check(place: Path, acks: dict[str, list[Any]]) -> None:
+        check_store(place / "state", acks, 0, entries_of(root / "state"))
+
+    check_all(root, "fold_beside", check)
+
+
+def test_a_queue_that_was_copied_to_its_place_is_synced_with_the_first_job(root: Path) -> None:
+    store = TinyJobStore(root / "state")
+    store.submit([job()], actor=ACTOR)
+    store.storage.checkpoint()
+    store.close()
+    (root / "state/queue.json").rename(root / "queue.json")
+    for path in (root / "state").iterdir():
+        path.unlink()
+
+    def check(place: Path, acks: dict[str, list[Any]]) -> None:
+        if "added" in acks:
+            check_store(place / "state", acks, 1, entries_of(root / "state"))
+
+    check_all(root, "copy", check)
 
 
 @pytest.mark.parametrize("first", seeds(100, at_once=2))

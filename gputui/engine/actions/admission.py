@@ -388,9 +388,9 @@ class KnownRequests(Struct, eq=False):
             if not self._changed.wait_for(lambda: mine not in self._running, _PATIENCE):
                 raise StoreBusyError("the same request is still carried out", hint="ask again")
             if caller.uid not in self._read:
-                self._read.add(caller.uid)
                 for key, ids in queue.requests(caller.uid):
                     self._keep(caller.uid, key, ids)
+                self._read.add(caller.uid)
             if (known := self._known.get(mine)) is not None:
                 check_same(caller.key, known[0])
                 return Done(known[1], is_repeated=True)

@@ -6,21 +6,27 @@ DIRECTORY/state, backups are in DIRECTORY/backups.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from unittest.mock import patch
 
 from msgspec.structs import replace
 
 from gputui.bootstrap import upkeep
 from gputui.config import Options
 from gputui.domain.access import AuditEntry
+from gputui.domain.errors import StoreError
 from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
-from gputui.store import TinyJobStore
+from gputui.store import TinyJobStore, files, storage
+from gputui.store.queue_files import SCHEMA
 from gputui.store.repair import damaged_files, move_aside, repair_of
 from tests.factories import ACTOR, NOW, job, recurring
 
@@ -80,6 +86,48 @@ def go_on(root: Path) -> None:
     store.note(AuditEntry(NOW, 1000, "alice", "refused", "another end", "", "x" * 700))
     ack("audited", "another end")
     store.close()
+
+
+def ask(root: Path) -> None:
+    """Submit by a request with a key."""
+    store = TinyJobStore(root / "state", SETTINGS)
+    ack("added", store.submit([job(key="k.1", submitted_uid=ACTOR.uid)], actor=ACTOR)[0])
+    store.close()
+
+
+def ask_older(root: Path) -> None:
+    """Do the same as a gputui of the schema before."""
+    with patch.object(storage, "SCHEMA", SCHEMA - 1):
+        ask(root)
+
+
+def answer(root: Path) -> None:
+    """Answer that request again, as the next owner does."""
+    store = TinyJobStore(root / "state", SETTINGS)
+    for _, ids in store.requests(ACTOR.uid):
+        ack("added", ids[0])
+    store.close()
+
+
+def fold_beside(root: Path) -> None:
+    """Use a store that another process folds, and dies before it has synced the new name."""
+    store, other = TinyJobStore(root / "state", SETTINGS), TinyJobStore(root / "state", SETTINGS)
+    ack("added", store.submit([job()], actor=ACTOR)[0])
+    other.storage.checkpoint()  # the next one has nothing for the audit log to sync
+    with patch.object(files, "sync_directory", side_effect=OSError(errno.EIO, "")), suppress(StoreError):
+        other.storage.checkpoint()
+    ack("added", store.submit([job()], actor=ACTOR)[0])
+
+
+def add(root: Path) -> None:
+    """Submit one job."""
+    ack("added", _submit(root / "state"))
+
+
+def copy(root: Path) -> None:
+    """Use a queue that was copied to its place."""
+    shutil.copy(root / "queue.json", root / "state")
+    add(root)
 
 
 def fill(root: Path) -> None:
@@ -153,6 +201,12 @@ def _submit(state: Path) -> int:
 
 LIVES: dict[str, Callable[[Path], None]] = {
     "use": use,
+    "ask": ask,
+    "ask_older": ask_older,
+    "answer": answer,
+    "fold_beside": fold_beside,
+    "add": add,
+    "copy": copy,
     "go_on": go_on,
     "trim": trim,
     "repair": repair,
