@@ -14,6 +14,7 @@ from gputui.bootstrap import adapters
 from gputui.config import Options, ProbeSpec
 from gputui.domain.access import Actor
 from gputui.domain.errors import InputError
+from gputui.domain.kept_data import EngineRecord
 from gputui.domain.settings import RuntimeSettings, Settings
 from tests.cases import cases
 
@@ -57,3 +58,19 @@ def test_the_options_choose_the_runtimes(tmp_path: Path) -> None:
 def test_without_an_engine_no_images_are_listed(runtime: str, tmp_path: Path) -> None:
     settings = replace(Settings(), runtime=RuntimeSettings(docker_host=f"unix://{tmp_path}/none.sock"))
     assert adapters.local_images(Options(tmp_path, runtime=runtime, settings=settings)) == ()
+
+
+@pytest.mark.needs("root")
+@pytest.mark.parametrize(("owner", "expected"), [(0, "ssh://gpu1"), (65534, "")])
+def test_a_directory_of_another_user_leads_to_no_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int, expected: str
+) -> None:
+    for name in ("DOCKER_HOST", "DOCKER_CONTEXT"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+    book = adapters.engine_book(Options(tmp_path))
+    book.write(EngineRecord("id", "gpu1", "ssh://gpu1"))
+    os.chown(tmp_path, owner, -1)
+    adapters.engine_book(Options(tmp_path))
+    os.chown(tmp_path, 0, -1)
+    assert os.environ["DOCKER_HOST"] == expected

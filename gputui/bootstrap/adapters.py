@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import closing, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -18,7 +19,21 @@ from gputui.domain.snapshot import Node, Snapshot
 if TYPE_CHECKING:
     from gputui.gpus.remote_probe import Machine
     from gputui.gpus.simulated import SimulatedProbe
-    from gputui.ports import GpuProbe, JobExec, Queue, Runtime
+    from gputui.ports import EngineBook, GpuProbe, JobExec, Queue, Runtime
+
+
+def engine_book(options: Options) -> EngineBook:
+    """Return the record of the queue's engine, whose address counts for this process where nothing names another."""
+    from gputui.engine.files import ENGINE_RECORD, EngineFile
+    from gputui.runtime.docker.endpoint import use_recorded
+
+    book = EngineFile(options.state / ENGINE_RECORD)
+    with suppress(OSError):
+        # only of a directory that no other user could have prepared: images are pulled there with credentials
+        is_own = options.state.stat().st_uid in {0, os.geteuid()}
+        if is_own and not options.settings.runtime.docker_host and (engine := book.read()):
+            use_recorded(engine)
+    return book
 
 
 def make_runtimes(options: Options, store_id: str) -> tuple[Runtime, ...]:
@@ -26,11 +41,9 @@ def make_runtimes(options: Options, store_id: str) -> tuple[Runtime, ...]:
     settings = options.settings
     runtimes: list[Runtime] = []
     if options.runtime == "docker":
-        from gputui.engine.files import ENGINE_RECORD, EngineFile
         from gputui.runtime.docker.runtime import DockerRuntime
 
-        record = EngineFile(options.state / ENGINE_RECORD)
-        runtimes.append(DockerRuntime(store_id, settings.runtime, bootstrap.clock(), record))
+        runtimes.append(DockerRuntime(store_id, settings.runtime, bootstrap.clock(), engine_book(options)))
     if options.runtime == "process" or settings.scheduler.host_jobs:
         from gputui.runtime.process.runtime import ProcessRuntime
 
@@ -44,7 +57,7 @@ def make_job_execs(options: Options, store_id: str) -> dict[str, JobExec]:
 
     found: dict[str, JobExec] = {"process": ProcessExec(store_id, options.state)}
     if options.runtime == "docker":
-        found["docker"] = DockerExec(options.settings.runtime)
+        found["docker"] = DockerExec(options.settings.runtime, engine_book(options))
     return found
 
 
@@ -54,7 +67,8 @@ def local_images(options: Options) -> tuple[str, ...]:
         return ()
     from gputui.runtime.docker.runtime import DockerRuntime
 
-    with closing(DockerRuntime("", options.settings.runtime, bootstrap.clock())) as engine, suppress(RuntimeFault):
+    engine = DockerRuntime("", options.settings.runtime, bootstrap.clock(), engine_book(options))
+    with closing(engine), suppress(RuntimeFault):
         return engine.images()
     return ()
 
@@ -86,6 +100,7 @@ def _machine_of_engine(options: Options) -> Machine | None:
         return None
     from gputui.runtime.docker.endpoint import find_endpoint
 
+    engine_book(options)
     with suppress(RuntimeFault):  # without a usable address there is no engine elsewhere
         endpoint = find_endpoint(options.settings.runtime)
         if endpoint.may_be_elsewhere:

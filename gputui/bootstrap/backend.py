@@ -426,7 +426,9 @@ def open_foreign_use(options: Options, store: Callable[[], JobStore], *, is_read
     def containers() -> ForeignContainers | None:
         from gputui.runtime.docker.runtime import DockerContainers
 
-        return DockerContainers(options.settings.runtime) if options.runtime == "docker" else None
+        if options.runtime != "docker":
+            return None
+        return DockerContainers(options.settings.runtime, adapters.engine_book(options))
 
     return ForeignUse(store, bootstrap.clock(), bootstrap.actor(), host, containers, is_read_only=is_read_only)
 

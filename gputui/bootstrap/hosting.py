@@ -161,11 +161,11 @@ def make_host(
     from gputui.store.queue_files import SCHEMA  # the store is opened after the console's first frame
 
     def open_adapters() -> Adapters:
+        runtimes = adapters.make_runtimes(options, store.store_id)
         if options.runtime == "docker":
             from gputui.runtime.docker.endpoint import keep_context
 
-            keep_context()
-        runtimes = adapters.make_runtimes(options, store.store_id)
+            keep_context()  # which may be that of the queue's engine
         probe = started() or adapters.make_probe(options, store.store_id)
         return Adapters({runtime.name: runtime for runtime in runtimes}, probe)
 

@@ -38,6 +38,12 @@ class EngineRecord(Struct, frozen=True):
     machine: str = ""
     address: str = ""
     """Name of its machine, and its address, when a container was last made there."""
+    context: str = ""
+    """Name of the docker context that chose it; empty: none did."""
+    certificates: str = ""
+    """Directory of the TLS files, as in DOCKER_CERT_PATH; empty: no TLS, or those of the context."""
+    verifies: bool = True
+    """True if its certificate is checked."""
 
     @property
     def words(self) -> str:

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.cases import cases
 from tests.foreign import idle_process
 from tests.remote import files
-from tests.remote.bed import Bed
+from tests.remote.bed import WAYS, Bed
 from tests.remote.conftest import Far, Laptop
+from tests.runtime.dockerd import IMAGE
 
 pytestmark = [pytest.mark.docker, pytest.mark.ssh, pytest.mark.nvml, pytest.mark.xdist_group("remote")]
 
@@ -39,6 +41,25 @@ def test_each_face_names_the_machine_that_a_context_chooses(bed: Bed, site: Far)
     assert found["readings", "ok"] == f"the GPUs of {files.FAR} are read by its python3, over ssh"
     assert f"at ssh://lab (docker context {files.FAR}), on {files.FAR}: jobs run there" in found["docker", "ok"]
     assert found["process", "ok"].endswith(f"this queue's jobs run on {files.FAR}")
+
+
+@cases("way", WAYS)
+def test_another_terminal_asks_the_engine_of_the_queue(bed: Bed, laptop: Laptop, way: str) -> None:
+    """Nothing in its environment names the engine, and no scheduler runs."""
+    site = laptop(way)
+    serving = site.serve()
+    job = site.submit("--gpus", "1", "--network", "host", IMAGE, "sh", "-c", "echo told; exec sleep 600")
+    site.until_state(job, "RUNNING")
+    site.kill(serving)
+    names = {"DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"}
+    site.around = {name: value for name, value in bed.environ(way).items() if name not in names}
+    assert site.run("exec", str(job), "cat", "/etc/hostname").stdout.strip() == files.FAR
+    site.until(lambda: site.run("logs", str(job)).stdout == "told\n")
+    assert sorted(each["state"] for each in site.json("gpus")) == ["ALLOCATED", "FREE", "FREE", "FREE"]
+    assert f"on {files.FAR}: jobs run there" in site.run("doctor", check=False).stdout
+    serving = site.serve()
+    site.run("cancel", str(job))
+    site.until_state(job, "CANCELLED")
 
 
 def test_a_process_here_gets_no_signal_for_one_there_with_its_pid(bed: Bed, site: Far, victim: int) -> None:

@@ -14,22 +14,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
+from gputui.domain.kept_data import EngineRecord
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.docker.connection import Connection
-from gputui.runtime.docker.endpoint import Endpoint, TlsFiles, Tunnel, find_endpoint, keep_context
+from gputui.runtime.docker.endpoint import Endpoint, TlsFiles, Tunnel, find_endpoint, keep_context, use_recorded
 from gputui.runtime.docker.transport import EngineSocket, base_url, dialled
 from tests.cases import cases
 from tests.needs import need
 from tests.runtime.standin_engine import Handler, StandInEngine
 
+VARIABLES = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_TLS", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
+
 
 @pytest.fixture(autouse=True)
 def config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Use an empty directory as ~/.docker."""
-    for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_TLS", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"):
-        monkeypatch.delenv(name, raising=False)
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "")  # restored afterwards, also where gputui sets it
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
     (tmp_path / "docker").mkdir()
     return tmp_path / "docker"
@@ -74,7 +78,6 @@ def test_the_context_of_the_environment_needs_no_config_file(config: Path, monke
 
 
 def test_a_kept_context_outlasts_docker_context_use(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOCKER_CONTEXT", "")  # restored afterwards
     add_context(config, "lab", "tcp://gpu1:2376", current=True)
     keep_context()
     add_context(config, "other", "tcp://gpu2:2376", current=True)
@@ -86,6 +89,45 @@ def test_a_kept_context_outlasts_docker_context_use(config: Path, monkeypatch: p
     assert find_endpoint(RuntimeSettings()).url == "unix:///var/run/docker.sock"
     monkeypatch.setenv("DOCKER_HOST", "ssh://gpu4")
     assert find_endpoint(RuntimeSettings()).url == "ssh://gpu4"
+
+
+CERTIFICATES = {"DOCKER_HOST": "tcp://gpu1:2376", "DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": "/certs"}
+UNVERIFIED = {"DOCKER_HOST": "tcp://gpu1:2376", "DOCKER_TLS": "1", "DOCKER_CERT_PATH": "/certs"}
+TLS = EngineRecord("id", "gpu1", "tcp://gpu1:2376", certificates="/certs")
+
+
+@pytest.mark.parametrize(
+    ("engine", "variables", "expected"),
+    [
+        (EngineRecord("id", "gpu1", "ssh://gpu1"), {}, {"DOCKER_HOST": "ssh://gpu1"}),
+        (EngineRecord("id", "here", "unix:///var/run/docker.sock"), {}, {}),
+        (TLS, {}, CERTIFICATES),
+        (replace(TLS, verifies=False), {}, UNVERIFIED),
+        (EngineRecord("id", "gpu1", "ssh://gpu1", context="lab"), {}, {"DOCKER_CONTEXT": "lab"}),
+        (EngineRecord("id", "gpu1", "ssh://gpu9", context="lab"), {}, {"DOCKER_HOST": "ssh://gpu9"}),
+        (EngineRecord("id", "gpu1", "ssh://gpu1", context="gone"), {}, {"DOCKER_HOST": "ssh://gpu1"}),
+        (TLS, {"DOCKER_HOST": "ssh://gpu2"}, {"DOCKER_HOST": "ssh://gpu2"}),
+        (TLS, {"DOCKER_CONTEXT": "default"}, {"DOCKER_CONTEXT": "default"}),
+    ],
+)
+def test_the_engine_of_a_queue_counts_where_nothing_names_one(
+    config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    engine: EngineRecord,
+    variables: dict[str, str],
+    expected: dict[str, str],
+) -> None:
+    add_context(config, "lab", "ssh://gpu1")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    use_recorded(engine)
+    assert {name: os.environ[name] for name in VARIABLES if os.environ[name]} == expected
+
+
+def test_a_chosen_context_wins_over_the_engine_of_a_queue(config: Path) -> None:
+    add_context(config, "lab", "ssh://gpu1", current=True)
+    use_recorded(TLS)
+    assert find_endpoint(RuntimeSettings()).url == "ssh://gpu1"
 
 
 def test_docker_host_wins_over_the_context(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.container import EngineGpus, Launch, RuntimeStatus
+from gputui.domain.container import EngineGpus, ExecRequest, Launch, RuntimeStatus
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
 from gputui.engine.files import EngineFile
+from gputui.runtime.docker.job_exec import DockerExec
 from gputui.runtime.docker.records import READING, foreign_of
-from gputui.runtime.docker.runtime import DockerRuntime
+from gputui.runtime.docker.runtime import DockerContainers, DockerRuntime
 from tests.cases import cases
 from tests.factories import NOW, FakeClock, spec, uuid
 from tests.runtime.standin_engine import StandInEngine, this_machine
@@ -206,6 +207,21 @@ def test_the_engine_of_the_first_container_is_the_queues(connect: Open, second: 
     known = book.read()
     assert known is not None
     assert known.id == "engine-2"
+
+
+def test_nothing_is_entered_or_ended_on_another_engine(connect: Open, second: StandInEngine, tmp_path: Path) -> None:
+    connect().create(launch())
+    settings, book = RuntimeSettings(docker_host=second.url), EngineFile(tmp_path / f"{STORE}.json")
+    inside, others = DockerExec(settings, book), DockerContainers(settings, book)
+    for ask in (
+        lambda: inside.processes("0" * 64),
+        lambda: inside.execute("gputui-1", ExecRequest(("sh",)), lambda _: None),
+        lambda: others.stop("somebodys", 1),
+    ):
+        with pytest.raises(RuntimeUnavailableError, match="this queue's jobs are on another engine: engine-1 of gpu1"):
+            ask()
+    inside.close()
+    others.close()
 
 
 def test_an_engine_under_another_address_is_the_same(

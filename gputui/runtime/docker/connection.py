@@ -256,7 +256,7 @@ class Connection:
     """
 
     def __init__(
-        self, settings: RuntimeSettings, admit: Callable[[Mapping[str, Any], str], None] | None = None
+        self, settings: RuntimeSettings, admit: Callable[[Mapping[str, Any], Endpoint], object] | None = None
     ) -> None:
         """Create the pool; `admit` gets `/info` and the address at each new connection, and may refuse the engine."""
         self._settings = settings
@@ -384,7 +384,7 @@ class Connection:
             version = self._api_version or self._negotiated(endpoint)
             client = EngineClient(endpoint, timeout=self._timeout, version=version)
             if self._admit and self._api_version is None:
-                self._admit(_in_time(client, lambda _: client.info(), self._timeout), self.where)
+                self._admit(_in_time(client, lambda _: client.info(), self._timeout), self.endpoint or endpoint)
         with self._lock:
             self._api_version = version
             self._pause, self._last_error = 0.0, None

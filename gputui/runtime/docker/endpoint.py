@@ -26,6 +26,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.domain.errors import InputError, RuntimeUnavailableError
+from gputui.domain.kept_data import EngineRecord
 from gputui.domain.settings import RuntimeSettings, parse_ssh_address
 from gputui.domain.text import plain
 from gputui.thin import SERVICE_SOCKET
@@ -45,6 +46,8 @@ class TlsFiles(Struct, frozen=True):
     key: Path | None = None
     verifies: bool = True
     """True if the engine's certificate is checked."""
+    directory: Path | None = None
+    """Directory in which they were looked for."""
 
 
 class Endpoint(Struct, frozen=True):
@@ -119,6 +122,22 @@ def keep_context() -> None:
         os.environ["DOCKER_CONTEXT"] = _context()
 
 
+def use_recorded(engine: EngineRecord) -> None:
+    """Name the engine of a queue to this process and its children, unless the environment or a context names one."""
+    with suppress(RuntimeUnavailableError):
+        if os.environ.get("DOCKER_HOST") or os.environ.get("DOCKER_CONTEXT") or _context() != "default":
+            return
+        found = {"DOCKER_HOST": engine.address} if engine.address != DEFAULT_URL else {}
+        if engine.certificates:
+            found["DOCKER_CERT_PATH"] = engine.certificates
+            found["DOCKER_TLS_VERIFY" if engine.verifies else "DOCKER_TLS"] = "1"
+        if engine.context:
+            with suppress(RuntimeUnavailableError):  # it may be gone, or lead elsewhere by now
+                if _of_context(engine.context).url == engine.address:
+                    found = {"DOCKER_CONTEXT": engine.context}
+        os.environ.update(found)
+
+
 def _checked(url: str, source: str, tls: Any) -> Endpoint:
     url = url.strip()
     if url == "unix://":
@@ -180,6 +199,7 @@ def _files_in(directory: Path, verifies: bool) -> TlsFiles:
         certificate=certificate if has_pair else None,
         key=key if has_pair else None,
         verifies=verifies,
+        directory=directory.absolute(),
     )
 
 

@@ -20,9 +20,10 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from gputui.domain.container import EngineGpus
-from gputui.domain.errors import Cause, CauseCode, RuntimeFault
+from gputui.domain.errors import Cause, CauseCode, OtherEngineError, RuntimeFault, RuntimeUnavailableError
 from gputui.domain.kept_data import EngineRecord
 from gputui.domain.policy.availability import CDI_KIND
+from gputui.ports import EngineBook
 from gputui.runtime.docker.endpoint import Endpoint, forwards_elsewhere, listening_pid, tunnel_to
 
 EngineJson = Mapping[str, Any]
@@ -103,11 +104,32 @@ def read_facts(version: EngineJson, info: EngineJson) -> EngineFacts:
     )
 
 
-def engine_of(info: EngineJson, address: str) -> EngineRecord:
+def engine_of(info: EngineJson, endpoint: Endpoint) -> EngineRecord:
     """Return what tells this engine from others. Podman makes up an id for each request, so its storage counts."""
     machine = str(info.get("Name") or "")
-    storage = f"podman {machine}:{info.get('DockerRootDir')}"
-    return EngineRecord(storage if "BuildahVersion" in info else str(info.get("ID") or ""), machine, address)
+    ident = f"podman {machine}:{info.get('DockerRootDir')}" if "BuildahVersion" in info else str(info.get("ID") or "")
+    own = None if endpoint.context else endpoint.tls
+    directory = str(own.directory) if own and own.directory else ""
+    return EngineRecord(ident, machine, endpoint.url, endpoint.context, directory, own is None or own.verifies)
+
+
+def admitted(book: EngineBook, info: EngineJson, endpoint: Endpoint) -> EngineRecord | None:
+    """Return the engine if the book lacks it as it is now.
+
+    Raises RuntimeUnavailableError unless it has the queue's containers, or may have them as there are none yet.
+    """
+    found = engine_of(info, endpoint)
+    try:
+        known = book.read()
+    except OSError as error:
+        what = f"{book.path} cannot be read, so the engine of this queue is not known: {error.strerror}"
+        raise RuntimeUnavailableError(what, hint="repair it; remove it if it is damaged") from error
+    if known and known.id != found.id:
+        what = f"this queue's jobs are on another engine: {known.words}, not {found.words}"
+        hint = "point DOCKER_HOST or the docker context back, or give this one a queue of its own (--state DIR); "
+        hint += f"if the other is gone for good, `rm {book.path}`: what ran there then counts as lost"
+        raise OtherEngineError(what, hint=hint)
+    return found if found.id and found != known else None
 
 
 def is_podman(version: EngineJson) -> bool:

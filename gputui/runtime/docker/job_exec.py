@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -15,9 +16,9 @@ from gputui.domain.container import COLUMNS, ExecRequest, ProcessRow, process_ro
 from gputui.domain.errors import Cause, CauseCode, RuntimeFault
 from gputui.domain.job_spec import Interactive
 from gputui.domain.settings import RuntimeSettings
-from gputui.ports import Channel, Permit
+from gputui.ports import Channel, EngineBook, Permit
 from gputui.runtime.docker.connection import Connection, fault
-from gputui.runtime.docker.engine import EngineJson, runs_here
+from gputui.runtime.docker.engine import EngineJson, admitted, runs_here
 from gputui.runtime.docker.records import by_name, submitter_of
 from gputui.runtime.host_processes import ProcessSampler
 
@@ -185,9 +186,8 @@ _EXEC_LOOKS = 1000
 class DockerExec:
     """JobExec for containers of one engine."""
 
-    def __init__(self, settings: RuntimeSettings) -> None:
-        self._settings = settings
-        self._connection = Connection(settings)
+    def __init__(self, settings: RuntimeSettings, book: EngineBook | None = None) -> None:
+        self._connection = Connection(settings, partial(admitted, book) if book else None)
         self._sampler = ProcessSampler()
         self._runs_here: bool | None = None
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -45,14 +46,14 @@ from gputui.ports import Clock, EngineBook, LogStream
 from gputui.runtime.cgroups import ConsumptionReader
 from gputui.runtime.docker.connection import FIRST_PAUSE, Connection, SilentError, fault, is_conflict, is_missing
 from gputui.runtime.docker.create import JOB, STORE, USER, create_request
-from gputui.runtime.docker.endpoint import tunnel_to
+from gputui.runtime.docker.endpoint import Endpoint, tunnel_to
 from gputui.runtime.docker.engine import (
     SUPPORTED_API,
     EngineFacts,
     EngineJson,
     GpuMode,
+    admitted,
     engine_began,
-    engine_of,
     engine_root,
     listed_cdi_names,
     read_facts,
@@ -227,26 +228,14 @@ class DockerRuntime:
         self._facts, self._facts_at = facts, time.monotonic()
         return self._set_status(self._status_of(facts))
 
-    def _admit(self, info: EngineJson, address: str) -> None:
-        """Raise RuntimeUnavailableError unless the engine is the one that has the queue's containers."""
-        if self._book is None:
-            return
-        found = engine_of(info, address)
-        try:
-            known = self._book.read()
-        except OSError as error:
-            what = f"{self._book.path} cannot be read, so the engine of this queue is not known: {error.strerror}"
-            raise RuntimeUnavailableError(what, hint="repair it; remove it if it is damaged") from error
-        if known and known.id != found.id:
-            what = f"this queue's jobs are on another engine: {known.words}, not {found.words}"
-            hint = "point DOCKER_HOST or the docker context back, or give this one a queue of its own (--state DIR); "
-            hint += f"if the other is gone for good, `rm {self._book.path}`: what ran there then counts as lost"
-            raise OtherEngineError(what, hint=hint)
-        self._engine = found if found.id and found != known else None
+    def _admit(self, info: EngineJson, endpoint: Endpoint) -> None:
+        if self._book is not None:
+            self._engine = admitted(self._book, info, endpoint)
 
     def _check_engine(self, client: APIClient) -> None:
         self._connection.forget()  # its other clients are of the same engine
-        self._admit(client.info(), self._connection.where)
+        if endpoint := self._connection.endpoint:
+            self._admit(client.info(), endpoint)
 
     def _record_engine(self) -> None:
         """Write the engine into the book before it has, or because it has, a container of the queue."""
@@ -563,8 +552,8 @@ _PROJECTS = ("com.docker.compose.project", "io.kubernetes.pod.name", "io.podman.
 class DockerContainers:
     """ForeignContainers of one engine."""
 
-    def __init__(self, settings: RuntimeSettings) -> None:
-        self._connection = Connection(settings)
+    def __init__(self, settings: RuntimeSettings, book: EngineBook | None = None) -> None:
+        self._connection = Connection(settings, partial(admitted, book) if book else None)
 
     def inspect(self, name: str) -> ContainerDetail:
         return self._connection.call(lambda client: _inspected(client, name))
