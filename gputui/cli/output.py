@@ -23,6 +23,7 @@ from gputui.ports import Queue
 
 if TYPE_CHECKING:
     from gputui.domain.verbs import Verb
+    from gputui.ports.backend import DirectBackend
 
 
 def print_json(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
@@ -148,12 +149,18 @@ def named(jobs: Sequence[Job]) -> str:
     return f"{plural(count, 'job')}: {' '.join(words)}"
 
 
-def changed(verb: Verb[Job], jobs: Sequence[Job]) -> str:
+def once(backend: DirectBackend) -> str:
+    """Return what to put behind a sentence about what a scheduler does to running jobs."""
+    return "" if backend.is_scheduled() else ", once a scheduler runs: start `gputui` or `gputui serve`"
+
+
+def changed(verb: Verb[Job], jobs: Sequence[Job], backend: DirectBackend) -> str:
     """Return the sentence about jobs that a verb has changed; `jobs` are in their state after the change."""
     if not jobs:
         return "nothing was changed"
     waiting = [job for job in jobs if not job.state.is_active]
     running = [job for job in jobs if job.state.is_active]
     told = [verb.shell_done.format(named(waiting))] if waiting else []
-    told += [(verb.shell_done_running or verb.shell_done).format(named(running))] if running else []
+    if running:
+        told.append((verb.shell_done_running or verb.shell_done).format(named(running)) + once(backend))
     return "; ".join(told)

@@ -35,7 +35,7 @@ from gputui.domain.idle_gpus import idle_gpus
 from gputui.domain.job import BATCH_SCRIPT, OTHER_GPUTUI, Job, element_spec
 from gputui.domain.job_spec import GpuRequest
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.state import JobState, PendingReason, Reason
+from gputui.domain.state import NO_SCHEDULER, JobState, PendingReason, Reason
 from gputui.domain.text import format_duration, format_limit, format_size, listed, plain, quoted
 from gputui.request import caller, times
 
@@ -139,7 +139,7 @@ def read_filter(words: str, where: str) -> Filter:
 def footnotes(snapshot: Snapshot) -> Iterator[str]:
     controls = snapshot.controls
     if snapshot.leader is None and snapshot.order:
-        yield "no scheduler is running: start gputui, or gputui serve"
+        yield NO_SCHEDULER
     if controls.paused:
         why = f": {controls.pause_reason}" if controls.pause_reason else ""
         at = f", {local_minute(controls.paused_at)}" if controls.paused_at else ""
@@ -199,6 +199,10 @@ def time_word(job: Job, now: datetime) -> str:
 
 
 def why(job: Job, snapshot: Snapshot) -> str:
+    asked = "will be cancelled" if job.cancel_requested and not job.state.is_terminal else ""
+    asked = "will be run again" if job.requeue_requested else asked
+    if asked and not job.stopping:
+        return asked if snapshot.leader else f"{asked}; {NO_SCHEDULER}"
     if job.state.is_terminal:
         return job.end_info
     if job.state.is_active:
@@ -217,8 +221,6 @@ def why(job: Job, snapshot: Snapshot) -> str:
     reason, expected = snapshot.reasons.get(job.id), snapshot.expected_starts.get(job.id)
     if reason:
         sentence = _local(reason, snapshot.taken_at, time.tzname)
-    elif job.cancel_requested:  # without the scheduler's reason, what the job itself shows
-        sentence = "will be cancelled"
     else:
         by = f" by {job.held_by}" if job.held_by else ""
         sentence = f"{job.hold_reason or f'held{by}'} ({PendingReason.JOB_HELD_USER})" if job.held else ""

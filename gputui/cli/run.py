@@ -26,7 +26,7 @@ from gputui.domain.errors import AccessError, CapabilityError, ClusterError, Gpu
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Interactive, JobId
 from gputui.domain.spec_values import check_gpus
-from gputui.domain.state import JobState
+from gputui.domain.state import NO_SCHEDULER, JobState
 from gputui.domain.submit_action import SubmitJobs
 from gputui.domain.text import plain
 from gputui.ports import Channel
@@ -168,8 +168,8 @@ class Attendance:
                 start = timeline(snapshot, self._session.options.settings, now).starts.get(job.id)
             words = waiting_words(snapshot, job, start, now)
             is_passing = words in _PASSING
-            if not ("no scheduler is running" in words or self._backend.is_scheduled()):
-                words, is_passing = f"{words}; no scheduler is running: start `gputui` or `gputui serve`", False
+            if not (NO_SCHEDULER in words or self._backend.is_scheduled()):
+                words, is_passing = f"{words}; {NO_SCHEDULER}", False
             self._status.show(f"job {job.shown_id} {words}", is_passing=is_passing)
             changes.wait(time.monotonic() + _SHOWN_EVERY, signals.fileno(), *self._news())
             self._obey(signals)

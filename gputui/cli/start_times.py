@@ -20,7 +20,7 @@ from gputui.domain.policy.planning_context import PlanningContext
 from gputui.domain.policy.whatif import Comparison, Shift, SnapshotChange, compared, why_never
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.state import JobState
+from gputui.domain.state import NO_SCHEDULER, JobState
 from gputui.domain.text import fit, format_duration, plain
 from gputui.ports.backend import DirectBackend
 
@@ -32,7 +32,7 @@ def expected_starts(session: Session, backend: DirectBackend, ids: Sequence[JobI
     """Yield `job 12: starts now on GPU 3`, or when it should start and what it waits for, for each of these jobs."""
     if not backend.is_scheduled():
         subject = f"job {backend.job(ids[0]).shown_id} waits" if len(ids) == 1 else f"{len(ids)} jobs wait"
-        yield f"{subject}: no scheduler is running; gputui or gputui serve starts one"
+        yield f"{subject}: {NO_SCHEDULER}"
         return
     snapshot, now = backend.snapshots().read(), bootstrap.clock().now()
     if backend.about().caps.runs_jobs:

@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem
 from gputui import bootstrap
 from gputui.cli import terminal
 from gputui.cli.job_ids import JobIds, Named, check_known, flat, ids_argument, is_live, resolve_all
-from gputui.cli.output import NAMED, changed, confirm, dry_run_option, jobs_of, named, quiet_option
+from gputui.cli.output import NAMED, changed, confirm, dry_run_option, jobs_of, named, once, quiet_option
 from gputui.cli.session import Session, pass_session
 from gputui.domain import action as actions
 from gputui.domain.errors import signal_name
@@ -53,7 +53,7 @@ def command_of(name: str) -> click.Command:
                 return
             done = backend.act(verb.on(asked))
             if not quiet:
-                confirm(changed(verb, jobs_of(backend.queue, done.ids)))
+                confirm(changed(verb, jobs_of(backend.queue, done.ids), backend))
 
     return dry_run_option(command) if verb.wish.has_forecast else command
 
@@ -88,7 +88,7 @@ def cancel(session: Session, ids: tuple[tuple[Named, ...], ...], dry_run: bool, 
         asked = flat(backend.queue, ids)
         done = backend.act(actions.Cancel(asked)).ids
         if done and not quiet:
-            confirm(changed(JOB_VERB["cancel"], jobs_of(backend.queue, done)))
+            confirm(changed(JOB_VERB["cancel"], jobs_of(backend.queue, done), backend))
         over = [job for job in jobs_of(backend.queue, set(asked).difference(done)) if job.state.is_terminal]
         count, more = (sum(job.count for job in each) for each in (over, over[NAMED:]))
         if count == 1:
@@ -143,7 +143,7 @@ def requeue(session: Session, ids: tuple[tuple[Named, ...], ...], failed: bool, 
             start_times.print_shifts(session, backend, change, first)
         else:
             again = jobs_of(queue, backend.act(actions.Requeue(asked)).ids)
-            confirm(changed(JOB_VERB["requeue"], again), quiet=quiet)
+            confirm(changed(JOB_VERB["requeue"], again, backend), quiet=quiet)
             if stay := cancelled_with(again, queue.jobs().values()):
                 ids_of = " ".join(job.shown_id for job in stay)
                 confirm(f"cancelled when it failed, and still so: {named(stay)} (gputui requeue {ids_of})", quiet=quiet)
@@ -164,11 +164,8 @@ def signal(session: Session, ids: tuple[tuple[Named, ...], ...], quiet: bool, nu
         chosen = flat(backend.queue, ids, lambda job: job.state is JobState.RUNNING)
         done = backend.act(actions.Signal(chosen, wanted)).ids
         if not quiet:
-            confirm(
-                f"sending {signal_name(wanted)} to {named(jobs_of(backend.queue, done))}"
-                if done
-                else "nothing was changed"
-            )
+            words = f"sending {signal_name(wanted)} to {named(jobs_of(backend.queue, done))}{once(backend)}"
+            confirm(words if done else "nothing was changed")
 
 
 @click.command("priority", help=PRIORITY_HELP, context_settings={"ignore_unknown_options": True})
@@ -197,7 +194,7 @@ def priority(session: Session, names: tuple[Named, ...], value: str, dry_run: bo
             found = {job.priority for job in jobs}
             words = f"priority {'raised' if change.value > 0 else 'lowered'} by {abs(change.value)}: {named(jobs)}"
             if change.top:
-                words = changed(JOB_VERB["top"], jobs)
+                words = changed(JOB_VERB["top"], jobs, backend)
             elif not jobs:  # it was 0 or 100
                 words = "nothing was changed: the priority was that already"
             elif len(found) == 1:
@@ -229,8 +226,7 @@ def unpause(session: Session, quiet: bool) -> None:
     """End the pause of the queue."""
     with session.backend() as backend:
         backend.act(actions.Unpause())
-        rest = "" if backend.is_scheduled() else " once a scheduler runs: gputui or gputui serve"
-        confirm(f"unpaused: jobs start again{rest}", quiet=quiet)
+        confirm(f"unpaused: jobs start again{once(backend)}", quiet=quiet)
 
 
 def _drained(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:

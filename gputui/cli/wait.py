@@ -19,7 +19,7 @@ from gputui.domain import event
 from gputui.domain.errors import NotFoundError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.state import JobState
+from gputui.domain.state import NO_SCHEDULER, JobState
 from gputui.domain.text import fit, plain, plain_bytes, plural
 from gputui.ports import LiveLogStream, LogStream, Queue, StoreWatch
 from gputui.ports.backend import DirectBackend
@@ -131,7 +131,7 @@ def command(
     with session.backend() as backend:
         wanted = _wanted(backend.queue, ids)
         if any(not backend.job(job_id).has_ended for job_id in wanted[:1]) and not backend.is_scheduled():
-            terminal.tell("no scheduler is running: start `gputui` or `gputui serve`")
+            terminal.tell(NO_SCHEDULER)
         codes, left = [0], set(wanted)
         try:
             for job in wait_for(backend, wanted, deadline, is_one_enough=is_one_enough):

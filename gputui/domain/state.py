@@ -97,6 +97,9 @@ class PendingReason(StrEnum):
     NODE_UNKNOWN = "NodeUnknown"
 
 
+NO_SCHEDULER = "no scheduler is running: start `gputui` or `gputui serve`"
+
+
 class Reason(Struct, frozen=True):
     """Reason why a job waits: a code for programs, a sentence with numbers for people."""
 

@@ -331,7 +331,7 @@ SUSPEND = Verb[Job](
     shell="suspend ID...",
     shell_help="Stop the processes of running jobs until they are unsuspended. They keep their GPUs and memory, and "
     "their time limits continue. For their submitters and operators.",
-    shell_done="suspending {}; the time limit continues",
+    shell_done="suspending {}, whose time limit continues",
 )
 UNSUSPEND = Verb[Job](
     name="unsuspend",

@@ -13,9 +13,12 @@ from gputui.config import resolve
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.job_spec import ContainerOptions
 from gputui.domain.snapshot import Node
+from gputui.domain.state import NO_SCHEDULER
 from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run, picture, put
 from tests.factories import NOW, job, running, snapshot, uuid, view
+
+ONCE = ", once a scheduler runs: start `gputui` or `gputui serve`"
 
 
 def fill(store: KeptStore) -> None:
@@ -37,8 +40,10 @@ def queue(store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> KeptStore:
         ("hold 1", "held job 1; the time waited so far still counts"),
         ("hold 1 3", "held 2 jobs: 1 3; the time waited so far still counts"),
         ("release 1", "released job 1"),
-        ("cancel 1-3", "cancelled 2 jobs: 1 3; stopping job 2"),
-        ("requeue 2", "stopping, to be run again: job 2"),
+        ("cancel 1-3", "cancelled 2 jobs: 1 3; stopping job 2" + ONCE),
+        ("requeue 2", "stopping, to be run again: job 2" + ONCE),
+        ("suspend 2", "suspending job 2, whose time limit continues" + ONCE),
+        ("signal 2 USR1", "sending SIGUSR1 to job 2" + ONCE),
         ("priority 1,3 70", "priority is now 70: 2 jobs: 1 3"),
         ("priority 1 50", "nothing was changed: the priority was that already"),
         ("priority 1 top", "put at the head of the queue: job 1"),
@@ -47,7 +52,7 @@ def queue(store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> KeptStore:
         ("drain 0 1 -r broken", "drained GPUs 0 1: no new jobs start there; job 2 continues"),
         ("resume 1", "resumed GPU 1: jobs start there again"),
         ("pause maintenance", "paused: no new jobs start; 1 running job continues"),
-        ("unpause", "unpaused: jobs start again once a scheduler runs: gputui or gputui serve"),
+        ("unpause", "unpaused: jobs start again" + ONCE),
         ("reserve standing 80", "the next free GPUs go to jobs of priority 80 and above"),
         ("tenant remove bob", "removed the values of tenant bob; those of the settings file, if any, apply"),
     ],
@@ -97,5 +102,5 @@ def test_a_new_job_says_that_no_scheduler_runs(store: KeptStore) -> None:
     session = Session()
     with session.backend() as backend:
         one, two = (list(start_times.expected_starts(session, backend, ids)) for ids in ([1], [1, 2]))
-    assert one == ["job 1 waits: no scheduler is running; gputui or gputui serve starts one"]
-    assert two == ["2 jobs wait: no scheduler is running; gputui or gputui serve starts one"]
+    assert one == [f"job 1 waits: {NO_SCHEDULER}"]
+    assert two == [f"2 jobs wait: {NO_SCHEDULER}"]

@@ -29,7 +29,7 @@ def test_warnings(text: str, number: int, seconds: int) -> None:
 
 def test_signals_to_running_jobs(run: Run, store: KeptStore) -> None:
     put(store, running(), running())
-    assert run("signal", "1", "USR1").err == "sending SIGUSR1 to job 1\n"
+    assert run("signal", "1", "USR1").err.startswith("sending SIGUSR1 to job 1, once a scheduler runs")
     assert run("signal", "1-2", "SIGINT").code == 0
     assert run("signal", "2", "34").code == 0
     assert (store.get(1).signals, store.get(2).signals) == ((10, 2), (2, 34))
@@ -40,11 +40,11 @@ def test_signals_to_running_jobs(run: Run, store: KeptStore) -> None:
 
 def test_running_jobs_are_suspended(run: Run, store: KeptStore) -> None:
     put(store, running(), job())
-    assert run("suspend", "1").err == "suspending job 1; the time limit continues\n"
+    assert run("suspend", "1").err.startswith("suspending job 1, whose time limit continues")
     assert store.get(1).suspended
     assert "suspended" in run("queue").out
     assert run("suspend", "2").code == 1
-    assert run("unsuspend", "1").err == "continuing job 1\n"
+    assert run("unsuspend", "1").err.startswith("continuing job 1")
     assert run("unsuspend", "1").err == "nothing was changed\n"
     assert not store.get(1).suspended
 

@@ -19,13 +19,15 @@ from gputui.domain.filter import parse_states
 from gputui.domain.job import ArrayRef
 from gputui.domain.job_spec import GpuRequest
 from gputui.domain.snapshot import Leader, Node, Notice, Snapshot
-from gputui.domain.state import JobState, PendingReason, Reason
+from gputui.domain.state import NO_SCHEDULER, JobState, PendingReason, Reason
 from gputui.domain.text import width
 from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run, picture, put
 from tests.factories import NOW, array, job, running, snapshot, uuid
 
 RESOURCES = Reason(PendingReason.RESOURCES, "needs 4 GPUs, 1 is free")
+
+SERVE = Leader(7, "here", "root", "serve", NOW)
 
 
 def test_live_jobs_are_listed_in_the_order_of_their_starts(
@@ -143,7 +145,13 @@ def test_gpus_times_and_elements_are_shown_in_words() -> None:
 def test_reasons_are_shown_with_one_code() -> None:
     assert queue.why(job(held=True), Snapshot()) == "held (JobHeldUser)"
     assert queue.why(job(held=True, hold_reason="image not found"), Snapshot()) == "image not found (JobHeldUser)"
-    assert queue.why(job(cancel_requested=True), Snapshot()) == "will be cancelled"
+    for asked, words in (
+        (job(3, cancel_requested=True), "will be cancelled"),
+        (running(3, cancel_requested=True), "will be cancelled"),
+        (running(3, requeue_requested=True), "will be run again"),
+    ):
+        assert queue.why(asked, Snapshot(leader=SERVE, reasons={3: Reason(PendingReason.RESOURCES, "waits")})) == words
+        assert queue.why(asked, Snapshot()) == f"{words}; {NO_SCHEDULER}"
     for code, words in (
         (PendingReason.JOB_HELD_USER, "held by its user (JobHeldUser)"),
         (PendingReason.QUOTA_EXCEEDED, "over a limit of its QOS: GPUs (QOSMaxGRESPerUser)"),
@@ -161,8 +169,7 @@ def test_obstacles_to_all_starts_are_noted_beside_the_table(
     assert run("queue").err == ""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     assert run("queue").err == (
-        "no scheduler is running: start gputui, or gputui serve\n"
-        f"paused by alice, {NOW.astimezone():%Y-%m-%d %H:%M}: driver update (gputui unpause)\n"
+        f"{NO_SCHEDULER}\npaused by alice, {NOW.astimezone():%Y-%m-%d %H:%M}: driver update (gputui unpause)\n"
     )
     assert run("queue", "--json").err == ""
 
@@ -267,7 +274,7 @@ def test_a_filter_chooses_jobs_as_in_the_console(run: Run, store: KeptStore) -> 
 def test_a_queue_that_the_files_tell_says_so(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
     put(store, job())
     notice = Notice("warning", "the scheduler (serve of root, pid 7) does not answer; this is what the files say")
-    shown = Snapshot(taken_at=NOW, jobs=(job(1),), order=(1,), leader=Leader(7, "here", "root", "serve", NOW))
+    shown = Snapshot(taken_at=NOW, jobs=(job(1),), order=(1,), leader=SERVE)
     for nodes, told in (((), True), ((Node("here"),), False)):
         seen = replace(shown, nodes=nodes, notices=(notice,))
         monkeypatch.setattr(bootstrap, "current_snapshot", lambda options, store, seen=seen: seen)

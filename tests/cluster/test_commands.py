@@ -168,7 +168,7 @@ def test_verbs_about_jobs(run: Run, cluster: FakeCluster) -> None:
     assert run("priority", "3", "top").err == "put at the head of the queue: job 3\n"
     assert run("signal", "1", "USR1").err == "sending SIGUSR1 to job 1\n"
     assert cluster.signals(1) == [10]
-    assert run("suspend", "1").err == "suspending job 1; the time limit continues\n"
+    assert run("suspend", "1").err == "suspending job 1, whose time limit continues\n"
     assert run("unsuspend", "1").err == "continuing job 1\n"
     assert run("requeue", "2").code == 0
     assert cluster.job(2).next_attempt == 3

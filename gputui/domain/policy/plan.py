@@ -29,7 +29,7 @@ from gputui.domain.runs import Run as Elements
 from gputui.domain.runs import Spans, joined_spans
 from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.snapshot import Snapshot, WindowView
-from gputui.domain.state import PendingReason, Reason, utc_moment
+from gputui.domain.state import NO_SCHEDULER, PendingReason, Reason, utc_moment
 from gputui.domain.text import format_duration
 
 
@@ -343,7 +343,7 @@ def _own_gate(job: Job, situation: GateContext) -> Reason | None:
 def _down(situation: GateContext, *, is_host: bool) -> Reason | None:
     status = situation.runtimes.get(runtime_in(situation.runtimes, is_host=is_host))
     if not situation.runtimes and situation.snapshot.leader is None:
-        return Reason(PendingReason.NODE_UNKNOWN, "no scheduler is running: start `gputui` or `gputui serve`")
+        return Reason(PendingReason.NODE_UNKNOWN, NO_SCHEDULER)
     if (leader := situation.snapshot.leader) is not None and leader.silent_for:
         silence = format_duration(leader.silent_for)
         return Reason(PendingReason.NODE_UNKNOWN, f"the scheduler has not responded for {silence}")
