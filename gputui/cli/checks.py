@@ -13,7 +13,6 @@ from enum import StrEnum
 from textwrap import shorten
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from gputui.domain.access import EVERYBODY
 from gputui.domain.cluster import ENGINES, Capability, Caps
@@ -85,9 +84,7 @@ ADVICE = {
     ProbeCode.RESET_REQUIRED: "sudo nvidia-smi --gpu-reset    # with nothing running on the GPUs\nsudo reboot",
     ProbeCode.GPU_LOST: f"{_KERNEL_LOG}\nsudo reboot",
     ProbeCode.FAILED: f"nvidia-smi\n{_KERNEL_LOG}\nsudo reboot",
-    ProbeCode.UNREACHABLE: "docker info    # with the same DOCKER_HOST and docker context: the engine must answer\n"
-    "docker run --rm --gpus all IMAGE python3 --version    # IMAGE: runtime.probe_image, which it has or can pull\n"
-    "ssh HOST python3 --version    # over ssh 3.8 or newer needs no image",
+    ProbeCode.UNREACHABLE: "docker info; nvidia-smi    # both must answer at once",
 }
 _REPAIRS = {
     HealthCode.LOST: "sudo reboot    # a lost GPU comes back with the host, or not at all",
@@ -99,48 +96,44 @@ _REPAIRS = {
     HealthCode.UNKNOWN: "nvidia-smi -q -i {index}\n" + _KERNEL_LOG,
 }
 
-_BY_SSH = "export DOCKER_HOST=ssh://HOST    # its python3, 3.8 or newer, sees them"
+_BY_SSH = "export DOCKER_HOST=ssh://{}    # its python3, 3.8 or newer, sees them"
 _NOTES = (
     (
         "persistence mode is off",
         "The driver initialises the GPUs again for every reading and job, which takes seconds.",
         "sudo nvidia-smi -pm 1\nor for good: sudo systemctl enable --now nvidia-persistenced",
+        "",
     ),
     (
         "GPU processes live in another PID namespace",
         "Processes of other people cannot be told from those of jobs.",
+        "",
         "run gputui on the host, or its container with --pid=host",
     ),
-    ("GPU processes of", "Processes of other people cannot be told from those of jobs.", _BY_SSH),
-    ("users of", "Foreign processes are shown with the number of their user.", _BY_SSH),
+    ("GPU processes of", "Processes of other people cannot be told from those of jobs.", "", _BY_SSH),
+    ("users of", "Foreign processes are shown with the number of their user.", "", _BY_SSH),
 )
-"""Beginning of a probe's note, why it matters, and what to do."""
-
-
+"""Beginning of a probe's note, why it matters, and what to do on the machine with the GPUs, and here."""
 _USUAL = SchedulerSettings()
 PATIENCE = 8.0
 """Seconds that the driver may take to answer, and a reading of all GPUs."""
 
 
-_HERE = ("docker info", "docker run", "ssh ", "export ", "gputui ", "need_process_lists")
-"""Beginnings of hints that are for this machine, even if the GPUs are on another."""
+def _fix(reading: ProbeReading, there: str, here: str = "") -> str:
+    """Return lines for this machine, and lines for that with the GPUs, with its name if it is another."""
+    named = f"on {reading.machine}:\n{there}" if reading.machine and there else there
+    return "\n".join(filter(None, (here, named)))
 
 
 def of_probe(reading: ProbeReading, settings: SchedulerSettings = _USUAL) -> Iterator[DoctorCheck]:
-    for check in _of_probe(reading, settings):
-        lines = check.hint.splitlines()
-        there = [line for line in lines if not line.startswith(_HERE)] if reading.machine else []
-        here = [line for line in lines if line not in there]
-        yield replace(check, hint="\n".join((*here, f"on {reading.machine}:", *there))) if there else check
-
-
-def _of_probe(reading: ProbeReading, settings: SchedulerSettings) -> Iterator[DoctorCheck]:
     status, where = reading.status, f" on {reading.machine}" if reading.machine else ""
     if status.code is not ProbeCode.OK:
-        yield fail("driver", status.text, _NO_READING, ADVICE.get(status.code, _KERNEL_LOG))
+        hint = status.hint or _fix(reading, ADVICE.get(status.code, _KERNEL_LOG))
+        yield fail("driver", status.text.removesuffix(f" ({status.hint})"), _NO_READING, hint)
         return
     if not reading.gpus:
-        yield fail("driver", f"no GPUs{where}, {versions(reading)}", _NO_READING, ADVICE[ProbeCode.NO_GPUS])
+        hint = _fix(reading, ADVICE[ProbeCode.NO_GPUS])
+        yield fail("driver", f"no GPUs{where}, {versions(reading)}", _NO_READING, hint)
         return
     yield ok("driver", f"{plural(len(reading.gpus), 'GPU')}{where}, {versions(reading)}")
     for note in reading.notes:
@@ -148,24 +141,25 @@ def _of_probe(reading: ProbeReading, settings: SchedulerSettings) -> Iterator[Do
             yield ok("readings", note)
             continue
         text, _, rest = note.partition(": ")
-        for start, why, hint in _NOTES:
+        for start, why, there, here in _NOTES:
             if note.startswith(start):
+                hint = _fix(reading, there, here.format(reading.machine))
                 yield warn("driver", note if reading.machine else text, why, hint)
                 break
         else:
             if "never identified" not in note:
-                yield warn("driver", text, rest, _KERNEL_LOG)
+                yield warn("driver", text, rest, _fix(reading, _KERNEL_LOG))
     for gpu in reading.gpus:
         if (sample := reading.samples.get(gpu.uuid)) is None or sample.health.code is HealthCode.OK:
             continue
         health, name = sample.health, f"GPU {gpu.index}"
         text, repair = f"{health.code}: {health.reason}", _REPAIRS[health.code].format(index=gpu.index)
         if health.is_schedulable:
-            yield warn(name, text, "Jobs still start on it.", repair)
+            yield warn(name, text, "Jobs still start on it.", _fix(reading, repair))
         else:
             reason = shlex.quote(shorten(health.text, 60, placeholder=" …"))
             drain = f"gputui drain {gpu.index} --reason {reason}    # until it is repaired"
-            yield fail(name, text, "No job starts on it.", f"{drain}\n{repair}")
+            yield fail(name, text, "No job starts on it.", _fix(reading, repair, drain))
     # report GPUs in MIG mode without instances: jobs can be given neither them nor parts of them
     parents = {gpu.mig_parent for gpu in reading.gpus}
     empty = [gpu for gpu in reading.gpus if gpu.mig_enabled and gpu.uuid not in parents]
@@ -177,7 +171,7 @@ def _of_probe(reading: ProbeReading, settings: SchedulerSettings) -> Iterator[Do
         )
         text = f"MIG mode is on without any instance on {_named(empty)}"
         level = CheckLevel.FAIL if len(empty) == len(reading.gpus) else CheckLevel.WARN
-        yield DoctorCheck("MIG", level, text, hint.rstrip(), "No job starts on such a GPU.")
+        yield DoctorCheck("MIG", level, text, _fix(reading, hint.rstrip()), "No job starts on such a GPU.")
     yield from _of_lists(reading, settings)
     yield from _of_memory(reading)
 
@@ -214,12 +208,13 @@ def _of_lists(reading: ProbeReading, settings: SchedulerSettings) -> Iterator[Do
         return
     named = _named(gpu for gpu, _ in unread)
     if all(sample.processes_at is None for _, sample in unread):
-        text, hint = f"the driver has not listed the processes on {named} in time", _KERNEL_LOG
+        text, hint = f"the driver has not listed the processes on {named} in time", _fix(reading, _KERNEL_LOG)
     else:
         text = f"the driver refuses to list the processes on {named}"
         hint = "nvidia-smi --query-compute-apps=gpu_uuid,pid --format=csv    # shows the driver's own error\n"
         hint += "sudo gputui doctor    # when it works for root alone: run the scheduler as root\n"
         hint += "In a container: docker run --pid=host --gpus all …"
+        hint = _fix(reading, hint)
     yield _unjudged("processes", text, hint, "processes are", is_all=len(unread) == len(usable))
 
 
@@ -234,7 +229,8 @@ def _of_memory(reading: ProbeReading) -> Iterator[DoctorCheck]:
     if unread:
         text = f"the memory of {_named(unread)} cannot be read"
         hint = "nvidia-smi --query-gpu=index,memory.used,memory.total --format=csv    # shows the driver's own error"
-        yield _unjudged("memory", text, f"{hint}\n{_KERNEL_LOG}", "memory is", is_all=len(unread) == len(usable))
+        hint = _fix(reading, f"{hint}\n{_KERNEL_LOG}")
+        yield _unjudged("memory", text, hint, "memory is", is_all=len(unread) == len(usable))
 
 
 def _unjudged(name: str, text: str, hint: str, what: str, *, is_all: bool) -> DoctorCheck:

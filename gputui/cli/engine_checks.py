@@ -94,7 +94,7 @@ def of_runtime(status: RuntimeStatus, has_gpus: bool = False, service: EngineSer
         yield fail(status.name, status.text, "No host job can start.", "")
         return
     if not status.up:
-        hint = f"{status.hint}\ndocker info    # with the same DOCKER_HOST and docker context".lstrip()
+        hint = status.hint or "docker info    # with the same DOCKER_HOST and docker context"
         if has_gpus:
             hint += "\nwithout Docker, jobs run as host processes: gputui --runtime process serve\n"
             hint += "gputui --runtime process submit --host --gpus 1 -- COMMAND    # or: export GPUTUI_RUNTIME=process"

@@ -310,6 +310,8 @@ class ProbeStatus(Struct, frozen=True):
     code: ProbeCode = ProbeCode.STARTING
     text: str = "the first reading has not come yet"
     since: datetime | None = None
+    hint: str = ""
+    """What to do, which the text ends with, in parentheses; empty: what the code asks for."""
 
 
 NO_PROBE = ProbeStatus(ProbeCode.NO_PROBE, "no readings: no probe on this node")

@@ -121,9 +121,10 @@ INVENTED = "its GPUs change all the time"
 class ProbeFault(Exception):  # noqa: N818 - most are faults of the machine
     """Reason why a probe process gives no more readings, in words for its status."""
 
-    def __init__(self, code: ProbeCode, text: str) -> None:
-        super().__init__(text)
+    def __init__(self, code: ProbeCode, text: str, hint: str = "") -> None:
+        super().__init__(f"{text} ({hint})" if hint else text)
         self.code = code
+        self.hint = hint
 
 
 class AgainError(Exception):
@@ -261,8 +262,7 @@ _THROTTLE = {
 """Bits of nvmlClocksEventReasons for throttling, without idle clocks and clocks set by hand."""
 _WORDS = {
     ProbeCode.OK: "",
-    ProbeCode.NO_LIBRARY: "no NVIDIA driver here: libnvidia-ml.so.1 was not found; "
-    "install the driver, or try --probe sim:8",
+    ProbeCode.NO_LIBRARY: "no NVIDIA driver: libnvidia-ml.so.1 was not found; install the driver, or try --probe sim:8",
     ProbeCode.DRIVER_MISMATCH: "the NVIDIA driver's library and kernel module differ, as after an upgrade; "
     "reboot, or reload the module",
     ProbeCode.DRIVER_NOT_LOADED: "the NVIDIA kernel module is not loaded; try modprobe nvidia, then nvidia-smi",

@@ -229,13 +229,13 @@ class Elsewhere:
         try:
             stream, notes = self._machine.container(PYTHON, self.tell, self.closed)
         except GputuiError as error:
-            raise _unreachable(error, f"; and over ssh: {before}" if before else "") from error
+            raise _unreachable(error, before and f"; and over ssh: {before}") from error
         self._unfit = before
         return RemoteProcess(stream, code, notes, lambda words: False)
 
 
 def _unreachable(error: GputuiError, more: str = "") -> ProbeFault:
-    return ProbeFault(ProbeCode.UNREACHABLE, f"{error}{more}")
+    return ProbeFault(ProbeCode.UNREACHABLE, f"{error.without_hint}{more}", error.hint or "")
 
 
 def remote_probe(machine: Machine, settings: GpuSettings, clock: Clock) -> NvmlProbe:

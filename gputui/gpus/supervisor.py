@@ -457,16 +457,16 @@ class NvmlProbe:
             child.send(self._shares_command)
         if self._disks:
             child.send(f"disks {json.dumps(self._disks)}")
-        self._publish(self._status.code, self._status.text)
+        self._publish(self._status.code, self._status.text, self._status.hint)
 
     def _fail(self, fault: ProbeFault) -> None:
         self._failures += 1
         machine = self._machine()
-        self._publish(fault.code, f"no readings of {machine}: {fault}" if machine else str(fault))
+        self._publish(fault.code, f"no readings of {machine}: {fault}" if machine else str(fault), fault.hint)
 
-    def _publish(self, code: ProbeCode, text: str = "") -> None:
+    def _publish(self, code: ProbeCode, text: str = "", hint: str = "") -> None:
         if (code, text) != (self._status.code, self._status.text):
-            self._status = ProbeStatus(code, text, self._clock.now())
+            self._status = ProbeStatus(code, text, self._clock.now(), hint)
             if code is not ProbeCode.OK:
                 log.warning("GPU probe: %s", text)
         self._latest = self._reading()

@@ -192,7 +192,7 @@ def test_fixes_are_for_the_machine_that_has_the_gpus() -> None:
     assert (way.name, way.level, way.text) == ("readings", CheckLevel.OK, there.notes[0])
     blind = "GPU processes of gpu1 cannot be told apart: its engine allows no --pid=host"
     warned = list(checks.of_probe(replace(there, notes=(blind,))))[1]
-    assert (warned.level, warned.text, warned.hint[:25]) == (CheckLevel.WARN, blind, "export DOCKER_HOST=ssh://")
+    assert (warned.level, warned.text, warned.hint[:29]) == (CheckLevel.WARN, blind, "export DOCKER_HOST=ssh://gpu1")
     [hung] = checks.of_probe(replace(there, status=ProbeStatus(ProbeCode.WEDGED, "the driver does not answer")))
     assert hung.hint.startswith("on gpu1:\nsudo dmesg")
     lost = sample(health=Health(HealthCode.LOST, "lost: the driver no longer lists it"))
@@ -202,8 +202,9 @@ def test_fixes_are_for_the_machine_that_has_the_gpus() -> None:
         "on gpu1:",
         "sudo reboot",
     ]
-    [silent] = checks.of_probe(ProbeReading(ProbeStatus(ProbeCode.UNREACHABLE, "ssh: it was cut"), machine="gpu1"))
-    assert silent.hint.startswith("docker info")
+    cut = ProbeStatus(ProbeCode.UNREACHABLE, "ssh: it was cut (try `ssh gpu1`)", hint="try `ssh gpu1`")
+    [silent] = checks.of_probe(ProbeReading(cut, machine="gpu1"))
+    assert (silent.text, silent.hint) == ("ssh: it was cut", "try `ssh gpu1`")
 
 
 @cases("code", [code for code in ProbeCode if code is not ProbeCode.OK])

@@ -88,7 +88,8 @@ def test_an_image_without_python_is_told(engine: Dockerd, client: APIClient) -> 
     reading = first_reading(remote_probe(machine(engine, IMAGE), FAST, SystemClock()), 30)
     assert reading.status.code is ProbeCode.UNREACHABLE
     assert f"{IMAGE}: " in reading.status.text
-    assert "(the image that runtime.probe_image names needs python3, 3.8 or newer)" in reading.status.text
+    assert f"`docker pull {IMAGE}` there" in reading.status.hint
+    assert reading.status.text.endswith(f" ({reading.status.hint})")
     assert reading.machine in reading.status.text
     until(lambda: not probes(client), "nothing is left")
 

@@ -70,6 +70,7 @@ _HINTS = {
     CauseCode.DISK_FULL: "make room on the engine's disk: `docker system df`",
 }
 
+_OWN_FILES = "DOCKER_CERT_PATH must name the directory with cert.pem and key.pem, signed by the engine's authority"
 _TLS: tuple[tuple[str, str, str], ...] = (
     (
         "http request to an https server",
@@ -78,14 +79,24 @@ _TLS: tuple[tuple[str, str, str], ...] = (
     ),
     ("wrong.version.number|record layer failure", "speaks no TLS", "unset DOCKER_TLS_VERIFY and DOCKER_TLS"),
     (
+        "certificate.has.expired|certificate.is.not.yet.valid",
+        "has a certificate that has expired, or is not valid yet",
+        "renew it on the engine's machine, and see that `date` is right here",
+    ),
+    (
         "certificate.verify.failed",
         "has a certificate that is not trusted",
         "DOCKER_CERT_PATH must name the directory with the ca.pem of its authority, and the address a name it contains",
     ),
     (
-        "certificate.required|bad.certificate|unknown.ca|handshake.failure",
+        "certificate.required|bad.certificate|alert.certificate.expired|unknown.ca|handshake.failure",
         "does not accept the certificate of this user",
-        "DOCKER_CERT_PATH must name the directory with cert.pem and key.pem, signed by the engine's authority",
+        _OWN_FILES,
+    ),
+    (
+        "eof.occurred.in.violation",
+        "ended the connection, as one does that does not accept the certificate of this user",
+        _OWN_FILES,
     ),
 )
 """Patterns in errors of TLS, what is wrong, and advice."""

@@ -29,8 +29,13 @@ _GONE_WITHIN = 1.0
 """Seconds for which the end of a container is waited for."""
 _UNSTARTED = 60.0
 """Seconds for which a container may be created and not started before it counts as left behind."""
+_OF_PULL = {CauseCode.PULL_FAILED, CauseCode.IMAGE_NOT_FOUND}
 _OF_IMAGE = {CauseCode.COMMAND_NOT_FOUND, CauseCode.COMMAND_NOT_EXECUTABLE}
-_WANTED = "the image that runtime.probe_image names needs python3, 3.8 or newer"
+_WANTED = (
+    "give {machine} python3, 3.8 or newer, for ssh, or an image with it: `docker pull {image}` there, or one that it "
+    "has: GPUTUI_RUNTIME_PROBE_IMAGE=IMAGE"
+)
+_TOOLKIT = "on {}: sudo apt install nvidia-container-toolkit && sudo systemctl restart docker"
 _COMPLAINT = 500
 _PIECES = 16
 """Most pieces of output, of 64 KiB, that are taken at once: what never pauses must not hold the reader."""
@@ -68,17 +73,25 @@ class EngineMachine:
         with suppress(RuntimeFault):
             self._remove_left(info)
         image = self._settings.probe_image
+        wanted = _WANTED.format(machine=self.name, image=image)
         if not self._connection.call(lambda client: has_image(client, image)):
             what = f"{self.name} gets the image {image}, in which its GPUs are read"
             tell(what)
-            pull_by_process(image, self._settings, lambda words: tell(f"{what}: {words}"), closed)
+            try:
+                pull_by_process(image, self._settings, lambda words: tell(f"{what}: {words}"), closed)
+            except RuntimeFault as error:
+                if error.cause.code in _OF_PULL:
+                    raise RuntimeFault(error.cause, hint=wanted) from error
+                raise
         last: RuntimeFault | None = None
         for host, lacks in hosts(facts.gpu_mode, self.name):
             try:
                 stream = self._run({"Image": image, "Cmd": list(command), "HostConfig": host})
             except RuntimeFault as error:  # not all engines allow all of it
                 if error.cause.code in _OF_IMAGE:
-                    raise RuntimeFault(Cause(error.cause.code, f"{image}: {error.what}"), hint=_WANTED) from error
+                    raise RuntimeFault(Cause(error.cause.code, f"{image}: {error.what}"), hint=wanted) from error
+                if error.cause.code is CauseCode.GPU_SETUP_FAILED:
+                    raise RuntimeFault(error.cause, hint=_TOOLKIT.format(self.name)) from error
                 if error.cause.code not in {CauseCode.BAD_SPEC, CauseCode.RUNTIME_ERROR}:
                     raise
                 last = last or error
