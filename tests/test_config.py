@@ -399,12 +399,14 @@ def test_bad_options_are_refused_by_name(option: dict[str, str]) -> None:
         resolve(**option, environ={})
 
 
-def test_another_process_gets_the_same_options(tmp_path: Path) -> None:
+@cases(("given", "environ"), [({"state": "/var/a"}, {}), ({}, {"GPUTUI_SOCKET": "/srv/s"})])
+def test_another_process_gets_the_same_options(tmp_path: Path, given: dict[str, str], environ: dict[str, str]) -> None:
+    """Also the shell in a job of who asks a service: with a directory it would look into a queue of his own."""
     file = tmp_path / "config.toml"
     file.write_text("[store]\nkeep_finished = 1")
-    made = resolve(state="/var/a", config=str(file), probe="sim:2:H100", runtime="process", environ={})
-    given = made.arguments()
-    again = resolve(**dict(zip((name[2:] for name in given[::2]), given[1::2], strict=True)), environ={})
+    made = resolve(**given, config=str(file), probe="sim:2:H100", runtime="process", environ=environ)
+    told = made.arguments()
+    again = resolve(**dict(zip((name[2:] for name in told[::2]), told[1::2], strict=True)), environ=environ)
     assert again == made
 
 

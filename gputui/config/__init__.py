@@ -93,7 +93,9 @@ class Options(Struct, frozen=True):
 
     def arguments(self) -> list[str]:
         config = ["--config", str(self.config)] if self.config else []
-        return ["--state", str(self.state), *config, "--probe", str(self.probe), "--runtime", self.runtime]
+        # with a directory named, the process would ask its owner, and not the service
+        state = [] if self.asked else ["--state", str(self.state)]
+        return [*state, *config, "--probe", str(self.probe), "--runtime", self.runtime]
 
     def program(self) -> tuple[str, ...]:
         return (sys.executable, "-P", "-m", "gputui", *self.arguments())
