@@ -7,12 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import Executor
+from contextlib import suppress
 from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Generic, TypeAlias, TypeVar
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gputui.domain.container import ContainerRecord, ForeignContainer, RuntimeStatus
 from gputui.domain.errors import RuntimeFault
@@ -95,6 +97,10 @@ class WorkerPools(Struct, eq=False):
 
 SECOND_LOOK = 0.3
 """Seconds after a poke until a second listing: engines report an end before their listing shows it."""
+SILENT_AFTER = 5.0
+"""Seconds without an answer after which nobody knows what a runtime runs. It is asked twice as often."""
+_NOBODY = "gputui-nobody"
+"""Name of no container: the cheapest question that every runtime answers."""
 
 
 class Observation(Struct, frozen=True):
@@ -120,18 +126,39 @@ class Sequence(Struct, eq=False):
 
 
 class Observer:
-    """Lists the containers of one runtime when poked, and at an interval."""
+    """Lists the containers of one runtime when poked, at an interval, and as soon as it answers again."""
 
-    def __init__(self, runtime: Runtime, sequence: Sequence, changed: Callable[[], None], interval: timedelta) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        sequence: Sequence,
+        changed: Callable[[], None],
+        interval: timedelta,
+        silent_after: float = SILENT_AFTER,
+    ) -> None:
         self.runtime = runtime
         self._sequence = sequence
         self._changed = changed
         self._interval = interval.total_seconds()
+        self._silent_after = silent_after
+        self._asked_at: float | None = None
+        """Second at which the question was asked that waits for an answer."""
         self._poked = threading.Event()
         self._stopped = False
         self._trouble = ""
         """Reason why the last listing failed; each is logged once, since an engine may be away for ever."""
-        self.latest = Observation(runtime.status())
+        self._latest = Observation(runtime.status())
+
+    @property
+    def latest(self) -> Observation:
+        """Latest listing; no containers are known while the runtime does not answer."""
+        asked_at, last = self._asked_at, self._latest
+        is_known_down = bool(last.begun) and last.records is None
+        if asked_at is None or is_known_down or time.monotonic() - asked_at < self._silent_after:
+            return last
+        who = last.status.text if last.status.up else self.runtime.name
+        text = f"{who} has not answered for {self._silent_after:g} s: it hangs, or is very slow"
+        return Observation(replace(last.status, up=False, text=text, asked=True), last.begun or 1)
 
     def start(self) -> None:
         """Start listing, in a daemon thread: a call that hangs must not keep the process from ending."""
@@ -148,7 +175,7 @@ class Observer:
 
     def observe(self) -> None:
         """List the runtime's containers in this thread; call `changed` if the listing differs."""
-        begun = self._sequence.next()
+        begun, self._asked_at = self._sequence.next(), self._asked_at or time.monotonic()
         try:
             if not self.runtime.status().up:
                 self.runtime.check()
@@ -161,7 +188,7 @@ class Observer:
         else:
             self._log("")
             observed = Observation(self.runtime.status(), begun, records, foreign)
-        before, self.latest = self.latest, observed
+        before, self._latest, self._asked_at = self._latest, observed, None
         if (before.status, before.records, before.foreign) != (observed.status, observed.records, observed.foreign):
             self._changed()
 
@@ -176,8 +203,27 @@ class Observer:
         poked = False
         while not self._stopped:
             self.observe()
-            poked = self._poked.wait(SECOND_LOOK if poked else self._interval)
+            poked = self._wait(SECOND_LOOK if poked else self._interval)
             self._poked.clear()
+
+    def _wait(self, seconds: float) -> bool:
+        """Wait for so long, less once the runtime does not answer, or until poked; return whether it was poked."""
+        until, pause = time.monotonic() + seconds, self._silent_after / 2
+        while (left := until - time.monotonic()) > 0:
+            if self._poked.wait(min(left, pause)):
+                return True
+            if left > pause and not self._answers():
+                break
+        return False
+
+    def _answers(self) -> bool:
+        if self._latest.records is None:
+            return False
+        self._asked_at = time.monotonic()
+        with suppress(RuntimeFault):
+            self.runtime.inspect(_NOBODY)
+            self._asked_at = None
+        return self._asked_at is None
 
 
 _SLOWEST = 10.0
