@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.config import Options
-from gputui.domain.container import ForeignContainer
+from gputui.domain.container import ForeignContainer, RuntimeStatus
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.gpu import ProbeReading
 from gputui.domain.snapshot import Node, Snapshot
@@ -76,7 +76,15 @@ def local_images(options: Options) -> tuple[str, ...]:
 _READ_WITHIN = 8.0
 """Seconds for the first reading by a command; more if the driver is slow."""
 _HASTE = timedelta(seconds=5)
-"""Time after which a reading for somebody who waits does without a call that hangs."""
+"""Time after which somebody who waits does without what the driver or the engine does not answer."""
+
+
+def in_haste(options: Options) -> Options:
+    """Return the options of a command that somebody waits for."""
+    settings = options.settings
+    runtime = replace(settings.runtime, docker_timeout=min(_HASTE, settings.runtime.docker_timeout))
+    gpus = replace(settings.gpus, hang_after=min(_HASTE, settings.gpus.hang_after))
+    return replace(options, settings=replace(settings, runtime=runtime, gpus=gpus))
 
 
 def make_probe(options: Options, store_id: str = "", *, once: bool = False) -> GpuProbe:
@@ -85,13 +93,13 @@ def make_probe(options: Options, store_id: str = "", *, once: bool = False) -> G
         return simulated_probe(options, store_id)
     from gputui.gpus.supervisor import NvmlProbe
 
+    options = in_haste(options) if once else options
     settings = options.settings.gpus
-    hasty = replace(settings, hang_after=min(_HASTE, settings.hang_after)) if once else settings
     if machine := _machine_of_engine(options):
         from gputui.gpus.remote_probe import remote_probe
 
-        return remote_probe(machine, hasty, bootstrap.clock())
-    return NvmlProbe(hasty, bootstrap.clock())
+        return remote_probe(machine, settings, bootstrap.clock())
+    return NvmlProbe(settings, bootstrap.clock())
 
 
 def _machine_of_engine(options: Options) -> Machine | None:
@@ -146,7 +154,7 @@ def measured_snapshot(options: Options, store: Queue, probe: GpuProbe | None = N
 
     probe = probe or make_probe(options, once=True)
     probe.start()  # it reads while the runtimes are asked
-    foreign = _foreign(options, store.store_id) if options.probe.simulated is None else ()
+    foreign, down = _foreign(options, store.store_id) if options.probe.simulated is None else ((), ())
     reading = read_gpus(options, _READ_WITHIN, probe)
     evidence = Evidence(
         reading=reading,
@@ -159,21 +167,18 @@ def measured_snapshot(options: Options, store: Queue, probe: GpuProbe | None = N
     now = bootstrap.clock().now()
     rows = gpu_views(evidence, options.settings.scheduler, now)
     machine = reading.machine
-    node = Node(machine, rows, reading.status, reading.driver_version, host=reading.host, is_elsewhere=bool(machine))
+    node = Node(machine, rows, reading.status, reading.driver_version, down, reading.host, is_elsewhere=bool(machine))
     return Snapshot(taken_at=now, nodes=(node,), controls=evidence.controls)
 
 
-def _foreign(options: Options, store_id: str) -> tuple[ForeignContainer, ...] | None:
+def _foreign(options: Options, store_id: str) -> tuple[tuple[ForeignContainer, ...] | None, tuple[RuntimeStatus, ...]]:
+    """Return the foreign containers, None if any runtime cannot list them, and the status of each that cannot."""
     found: list[ForeignContainer] = []
-    runtimes = make_runtimes(options, store_id)
-    try:
-        for runtime in runtimes:
-            if not runtime.check().up:
-                return None
-            found += runtime.foreign()
-    except RuntimeFault:
-        return None
-    finally:
-        for runtime in runtimes:
-            runtime.close()
-    return tuple(found)
+    down: list[RuntimeStatus] = []
+    for runtime in make_runtimes(in_haste(options), store_id):
+        with closing(runtime), suppress(RuntimeFault):
+            if runtime.check().up:
+                found += runtime.foreign()
+        if not runtime.status().up:
+            down.append(runtime.status())
+    return None if down else tuple(found), tuple(down)

@@ -59,11 +59,13 @@ def command(session: Session, as_json: bool, fix: bool, yes: bool) -> int:
             raise click.UsageError("--fix writes no JSON")
         return register(session.options, ask=not yes)
     adapters.silence_probe_log()
-    found = list(examine(session.options))
+    found = []
+    for check in examine(adapters.in_haste(session.options)):
+        found.append(check)
+        if not as_json:
+            terminal.echo(lines(check), nl=False)  # what follows may take a while
     if as_json:
         print_json([{**asdict(check), "level": str(check.level)} for check in found])
-    else:
-        terminal.write_lines(map(lines, found))
     return 1 if any(check.level is CheckLevel.FAIL for check in found) else 0
 
 
@@ -304,7 +306,7 @@ def _host(options: Options) -> EngineHost:
 
     An engine at Docker's default address that does not answer is assumed to be the one of this machine's service.
     """
-    status = _docker_status(options)
+    status = _docker_status(adapters.in_haste(options))
     environ = terminal.environ()
     is_named = environ.get("DOCKER_HOST") or environ.get("DOCKER_CONTEXT") or options.settings.runtime.docker_host
     uid = None if is_named or os.geteuid() else bootstrap.sudo_uid(environ)

@@ -15,6 +15,7 @@ from gputui.domain.arrays import Names
 from gputui.domain.as_json import gpu_json, host_json
 from gputui.domain.errors import GputuiError, NotFoundError
 from gputui.domain.gpu import GpuState, GpuView, HealthCode, Holder, ProbeCode, find_gpu, short_names
+from gputui.domain.job_spec import RUNTIMES
 from gputui.domain.snapshot import Snapshot, kept_words, reservations_by_gpu
 from gputui.domain.text import format_duration, format_size, plain, plural
 from gputui.ports.backend import DirectBackend
@@ -26,7 +27,7 @@ _FIRST_WITHIN = 5.0
 def picture(backend: DirectBackend) -> Snapshot:
     """Return a snapshot with GPUs; raise GputuiError with the probe's own sentence when none can be read.
 
-    Says on stderr of which nodes of a cluster there are no readings, and why.
+    Says on stderr of which nodes of a cluster there are no readings, and which containers are not known, and why.
     """
     deadline = time.monotonic() + _FIRST_WITHIN
     while True:
@@ -37,6 +38,9 @@ def picture(backend: DirectBackend) -> Snapshot:
         time.sleep(0.1)  # its scheduler has just begun
     if not snapshot.gpus:
         raise GputuiError(status.text if status else "no GPUs are known", hint="gputui doctor shows more")
+    for runtime in (each for node in snapshot.nodes for each in node.runtimes if each.asked and not each.up):
+        if not RUNTIMES.get(runtime.name):
+            terminal.write(f"containers are not known: {plain(runtime.text)}\n", err=True)
     return snapshot
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import cast
 
@@ -13,6 +15,7 @@ from msgspec.structs import replace
 from gputui import __version__, bootstrap, thin
 from gputui import config as options
 from gputui.api.rights import Visibility
+from gputui.bootstrap import adapters
 from gputui.bootstrap.backend import LocalBackend, Owned
 from gputui.cli.main import owned_commands
 from gputui.cli.main import run as run_command
@@ -111,6 +114,17 @@ def run(request: pytest.FixtureRequest, store: KeptStore, capfd: pytest.CaptureF
         return Result(code, out, err)
 
     return run
+
+
+@pytest.fixture
+def hung_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Yield the address of an engine that never answers, which commands await for a moment only."""
+    monkeypatch.setattr(adapters, "_HASTE", timedelta(seconds=0.3))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "hung.sock"))
+        listener.listen()
+        monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/hung.sock")
+        yield f"unix://{tmp_path}/hung.sock"
 
 
 def owned_command(arguments: Sequence[str]) -> int:

@@ -20,12 +20,14 @@ from gputui.cli import checks
 from gputui.cli import engine_checks as engine
 from gputui.cli.checks import CheckLevel
 from gputui.cli.engine_checks import EngineHost
+from gputui.config import Options
 from gputui.domain.container import EngineGpus, RuntimeStatus
 from gputui.domain.errors import StoreAccessError
 from gputui.domain.gpu import Health, HealthCode, ProbeCode, ProbeReading, ProbeStatus
 from gputui.domain.kept_data import BackupRecord, KeepLimits, KeptData
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Leader, Snapshot
+from gputui.ports import Runtime
 from gputui.store import TinyJobStore
 from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run
@@ -62,6 +64,22 @@ def test_the_driver_is_judged() -> None:
     )
     found = list(checks.of_probe(replace(GOOD, samples={uuid(0): sick})))
     assert "of this machine: …'" in found[1].hint.splitlines()[0]
+
+
+def test_what_is_known_is_told_before_the_engine_answers(
+    run: Run, hung_engine: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    told: list[str] = []
+    found = adapters.make_runtimes
+
+    def made(options: Options, store_id: str) -> tuple[Runtime, ...]:
+        told.append(capfd.readouterr().out)
+        return found(options, store_id)
+
+    monkeypatch.setattr(adapters, "make_runtimes", made)
+    result = run("--runtime", "docker", "--probe", "sim:1", "doctor")
+    assert [line.split()[:2] for line in told[0].splitlines()[:2]] == [["ok", "settings"], ["ok", "state"]]
+    assert f"fail  docker      Docker at {hung_engine} did not answer in time\n" in result.out
 
 
 @cases(("code", "level"), [(HealthCode.REMAP_PENDING, CheckLevel.WARN), (HealthCode.XID, CheckLevel.FAIL)])

@@ -15,6 +15,7 @@ from gputui.cli import gpus
 from gputui.config import resolve
 from gputui.domain.as_json import gpu_json
 from gputui.domain.gpu import Drain, GpuState, Health, HealthCode, Holder, ProbeCode, ProbeReading, ProbeStatus, Sharer
+from gputui.domain.policy.availability import UNANSWERED
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Node, Snapshot, WindowState, WindowView
 from gputui.domain.text import minute
@@ -142,25 +143,42 @@ def test_without_a_scheduler_gpus_are_read_directly(run: Run, store: KeptStore, 
     assert [(each["state"], each["job_id"]) for each in again] == [("FREE", None), ("ALLOCATED", 1), ("FREE", None)]
 
 
+class Still:
+    """Probe with one reading, which never comes anew."""
+
+    def __init__(self, reading: ProbeReading) -> None:
+        self.reading, self.closed = reading, False
+
+    def subscribe(self, on_reading: object) -> None:
+        pass
+
+    def start(self) -> None:
+        pass
+
+    def latest(self) -> ProbeReading:
+        return self.reading
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_while_the_engine_hangs_containers_are_not_known(
+    run: Run, hung_engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(*_: object, **__: object) -> Still:
+        now = bootstrap.clock().now()
+        return Still(ProbeReading(ProbeStatus(ProbeCode.OK, ""), (gpu(),), {uuid(0): sample(at=now)}, now))
+
+    monkeypatch.setattr(adapters, "make_probe", made)
+    result = run("--runtime", "docker", "gpus")
+    assert "  UNKNOWN  " in result.out
+    assert result.out.endswith(f"  {UNANSWERED}\n")
+    assert result.err.startswith(f"containers are not known: Docker at {hung_engine} did not answer in time (")
+
+
 def test_a_probe_that_never_answers_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     there_is = ProbeReading()
-
-    class Silent:
-        closed = False
-
-        def subscribe(self, on_reading: object) -> None:
-            pass
-
-        def start(self) -> None:
-            pass
-
-        def latest(self) -> ProbeReading:
-            return there_is
-
-        def close(self) -> None:
-            self.closed = True
-
-    silent = Silent()
+    silent = Still(there_is)
     monkeypatch.setattr(adapters, "make_probe", lambda options, once: silent)
     told = adapters.read_gpus(resolve(environ={}), 0.01)
     told = adapters.read_gpus(resolve(environ={}), 0.01)
