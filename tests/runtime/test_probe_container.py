@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import socket
+import struct
 import tarfile
 from collections.abc import Iterator
 from contextlib import closing
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import docker
@@ -22,6 +23,7 @@ from gputui.gpus.supervisor import first_reading
 from gputui.runtime.docker.engine import GpuMode
 from gputui.runtime.docker.engine_machine import NAME, ContainerStream, hosts
 from gputui.runtime.docker.job_exec import ContainerChannel
+from gputui.runtime.docker.logs import frames
 from gputui.runtime.docker.records import is_probe
 from gputui.runtime.docker.transport import EngineSocket
 from tests.gpus.machines import Elsewhere
@@ -109,6 +111,64 @@ class Endless(ContainerChannel):
 
     def receive(self) -> list[tuple[bool, bytes]]:
         return [(self.is_error, b"x" * 65536)]
+
+
+class Halting(Endless):
+    """Channel that has received a half of what was sent."""
+
+    def __init__(self) -> None:
+        super().__init__(is_error=False)
+        self.ours, self.theirs = socket.socketpair()
+        self.is_received, self.is_whole = Event(), Event()
+        self.sent: list[bytes] = []
+
+    def fileno(self) -> int:
+        return self.ours.fileno()
+
+    def receive(self) -> list[tuple[bool, bytes]]:
+        self.is_received.set()
+        assert self.is_whole.wait(60)
+        return super().receive()
+
+    def send(self, data: bytes) -> None:
+        self.sent.append(data)
+
+
+def test_a_command_waits_for_no_half_received_output() -> None:
+    channel = Halting()
+    stream = ContainerStream(channel, lambda: None)
+    reader = Thread(target=stream.take)
+    reader.start()
+    assert channel.is_received.wait(60)
+    for command in (b"pcie GPU-0\n", b"refresh\n"):
+        stream.send(command)
+    assert reader.is_alive()
+    assert not channel.sent
+    channel.is_whole.set()
+    reader.join()
+    assert channel.sent == [b"pcie GPU-0\n", b"refresh\n"]
+    stream.send(b"alive\n")
+    assert channel.sent[2:] == [b"alive\n"]
+    stream.kill()
+    for end in (channel.ours, channel.theirs):
+        end.close()
+
+
+def test_a_frame_without_an_end_is_not_kept() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        channel = ContainerChannel(
+            EngineSocket(ours), b"", is_tty=False, resize=lambda rows, columns: None, exit_code=lambda: None
+        )
+        sent = struct.pack(">BxxxL", 2, 2**32 - 1) + b"x"
+        theirs.sendall(sent[:3])
+        assert channel.receive() == []
+        theirs.sendall(sent[3:])
+        assert channel.receive() == [(True, b"x")]
+        theirs.sendall(b"yz")
+        assert channel.receive() == [(True, b"yz")]
+    with pytest.raises(ValueError, match="too long"):
+        list(frames(iter([sent])))
 
 
 @pytest.mark.parametrize("is_error", [False, True])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import select
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
@@ -37,6 +38,8 @@ _WANTED = (
 )
 _TOOLKIT = "on {}: sudo apt install nvidia-container-toolkit && sudo systemctl restart docker"
 _COMPLAINT = 500
+_UNSENT = 100
+"""Most commands that wait for the connection."""
 _PIECES = 16
 """Most pieces of output, of 64 KiB, that are taken at once: what never pauses must not hold the reader."""
 
@@ -163,6 +166,7 @@ class ContainerStream:
     def __init__(self, channel: ContainerChannel, remove: Callable[[], None]) -> None:
         self._channel = channel
         self._lock = threading.Lock()  # a connection with TLS serves one thread at a time
+        self._unsent: deque[bytes] = deque(maxlen=_UNSENT)
         self._is_closed = False
         self._complaints = b""
         self._removal = threading.Thread(target=remove, name="gpu-probe-undertaker", daemon=True)
@@ -190,12 +194,23 @@ class ContainerStream:
                 data += b"".join(piece for is_error, piece in pieces if not is_error)
                 errors = b"".join(piece for is_error, piece in pieces if is_error)
                 self._complaints = (self._complaints + errors)[-_COMPLAINT:]
+        self._send_on()
         return data
 
     def send(self, data: bytes) -> None:
-        with self._lock, suppress(OSError):
-            if not self._is_closed:
-                self._channel.send(data)
+        """Send the data, if the connection is busy or full with the next `take`: who draws waits for no network."""
+        self._unsent.append(data)
+        self._send_on()
+
+    def _send_on(self) -> None:
+        while self._unsent and self._lock.acquire(blocking=False):
+            try:
+                if self._is_closed or not select.select([], self.ends, [], 0)[1]:
+                    return
+                with suppress(OSError, IndexError):  # another thread may have sent it
+                    self._channel.send(self._unsent.popleft())
+            finally:
+                self._lock.release()
 
     def close(self) -> None:
         """Close the stream, at which the probe ends, and remove the container."""

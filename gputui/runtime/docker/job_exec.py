@@ -50,6 +50,9 @@ class ContainerChannel:
         self._connection = connection
         self._rest = bytearray(rest)
         self._frames = bytearray()
+        self._left = 0
+        """Bytes of the present frame that have not come yet."""
+        self._is_error = False
         self._resize = resize
         self._exit_code = exit_code
         self.is_tty = is_tty
@@ -69,7 +72,7 @@ class ContainerChannel:
     input_fileno = fileno
 
     def receive(self) -> list[tuple[bool, bytes]] | None:
-        """Return output, of the engine's frames those that are complete; None at its end."""
+        """Return output; None at its end. Of a frame what has come is returned: none is kept until it is complete."""
         piece, self._rest = bytes(self._rest), bytearray()
         with suppress(ConnectionError):
             piece = piece or self._connection.recv(_PIECE)
@@ -79,13 +82,17 @@ class ContainerChannel:
             return [(False, piece)]
         self._frames += piece
         found = []
-        while len(self._frames) >= _HEADER.size:
-            stream, length = _HEADER.unpack_from(self._frames)
-            end = _HEADER.size + length
-            if len(self._frames) < end:
-                break
-            found.append((stream == _STDERR, bytes(self._frames[_HEADER.size : end])))
-            del self._frames[:end]
+        while self._frames:
+            if not self._left:
+                if len(self._frames) < _HEADER.size:
+                    break
+                stream, self._left = _HEADER.unpack_from(self._frames)
+                self._is_error = stream == _STDERR
+                del self._frames[: _HEADER.size]
+            if content := bytes(self._frames[: self._left]):
+                found.append((self._is_error, content))
+                self._left -= len(content)
+                del self._frames[: len(content)]
         return found
 
     def send(self, data: bytes) -> None:

@@ -39,6 +39,8 @@ Message: TypeAlias = tuple[int, bytes, bytes]
 _HEADER = 8
 """Bytes of a frame's header: the stream's number, three zeros, and the big-endian length of the content."""
 _CHUNK = 64 * 1024
+_LONGEST_FRAME = 16 * 1024**2
+"""Bytes of a message that no engine exceeds: it stores them in pieces of 16 KiB."""
 _BLOCK = 1024 * 1024
 _ENGINE_ERROR = 3
 """Stream on which the engine reports why it cannot continue."""
@@ -329,7 +331,7 @@ def frames_of(response: requests.Response) -> Iterator[Part]:
 
 
 def frames(chunks: Iterator[bytes]) -> Iterator[Part]:
-    """Yield (stream, bytes) of the engine's multiplexed format. Raises ValueError for an incomplete frame."""
+    """Yield (stream, bytes) of the engine's multiplexed format. Raises ValueError for a frame without its end."""
     buffer = bytearray()
     for chunk in chunks:
         buffer += chunk
@@ -337,6 +339,8 @@ def frames(chunks: Iterator[bytes]) -> Iterator[Part]:
         while len(buffer) - start >= _HEADER:
             stream, length = struct.unpack_from(">BxxxL", buffer, start)
             end = start + _HEADER + length
+            if length > _LONGEST_FRAME:
+                raise ValueError("a frame of the log is too long")
             if end > len(buffer):
                 break
             yield stream, bytes(buffer[start + _HEADER : end])
