@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import shutil
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
@@ -29,6 +30,8 @@ TIMED_OUT = 124
 """Exit code of a wait that timed out, as in timeout(1)."""
 LOOK_EVERY, LOOK_EVERY_WATCHED = 0.2, 2.0
 """Seconds between two checks of the queue's version: without a watch, and with one."""
+_LATE_AFTER = 5.0
+_LATE = "no output has come for 5 s: `gputui doctor` tells whether its engine answers"
 _TOGETHER = 0.05
 """Minimum seconds between two reads of a queue that changes all the time."""
 
@@ -183,7 +186,14 @@ def logs(session: Session, follow: bool, tail: str | None, attempt: str | None, 
         job_id = resolve_one(backend.queue, ids[0])
         if follow and number is None:
             wait_until_started(backend, job_id)
-        print_log(backend.log(job_id, number, tail=lines, follow=follow))
+        late = threading.Timer(_LATE_AFTER, terminal.tell, (_LATE,))
+        late.daemon = True
+        late.start()
+        try:
+            stream = backend.log(job_id, number, tail=lines, follow=follow)
+        finally:
+            late.cancel()
+        print_log(stream)
 
 
 def print_log(stream: LogStream) -> None:

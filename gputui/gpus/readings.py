@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
@@ -121,14 +122,19 @@ INVENTED = "its GPUs change all the time"
 class ProbeFault(Exception):  # noqa: N818 - most are faults of the machine
     """Reason why a probe process gives no more readings, in words for its status."""
 
-    def __init__(self, code: ProbeCode, text: str, hint: str = "") -> None:
+    def __init__(self, code: ProbeCode, text: str, hint: str = "", again_within: float = math.inf) -> None:
+        """`again_within` are the seconds until another try at most, where one costs nothing."""
         super().__init__(f"{text} ({hint})" if hint else text)
         self.code = code
         self.hint = hint
+        self.again_within = again_within
 
 
-class AgainError(Exception):
-    """A probe process gives no more readings, and the next one is to follow at once: nothing failed."""
+class AgainError(ProbeFault):
+    """A probe process gives no more readings, and the next one is to follow: nothing failed."""
+
+    def __init__(self, text: str = "it asks to be started again") -> None:
+        super().__init__(ProbeCode.UNREACHABLE, text)
 
 
 _Number = TypeVar("_Number", int, float)

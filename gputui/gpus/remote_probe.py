@@ -7,6 +7,7 @@ Either ends with its stdin, and by itself after `PATIENCE` seconds in which nobo
 from __future__ import annotations
 
 import importlib.util
+import math
 import select
 import shlex
 import time
@@ -34,6 +35,8 @@ SILENT_AFTER = 10.0
 PATIENCE = 60
 PAUSES = (0.1, 1.0, 2.0, 5.0)
 """Seconds before restarts; short, as connections have pauses of their own."""
+_ASKED_EVERY = 1.0
+"""Seconds after which it is asked again whether a connection that was lost is back."""
 _PROBE = "gputui.gpus.probe"
 _OLD = "its python3 is older than 3.8"
 _STUB = (
@@ -211,7 +214,7 @@ class Elsewhere:
                 return ProbeProcess(settings, skipped)
             words = None if self._unfit else self._machine.shell(f"exec {shlex.join(PYTHON)}")
         except GputuiError as error:
-            raise _unreachable(error) from error
+            raise _unreachable(error, again_within=_ASKED_EVERY) from error
         code = source(settings, skipped)
         return self._in_container(code) if words is None else self._over_ssh(words, code)
 
@@ -234,8 +237,8 @@ class Elsewhere:
         return RemoteProcess(stream, code, notes, lambda words: False)
 
 
-def _unreachable(error: GputuiError, more: str = "") -> ProbeFault:
-    return ProbeFault(ProbeCode.UNREACHABLE, f"{error.without_hint}{more}", error.hint or "")
+def _unreachable(error: GputuiError, more: str = "", again_within: float = math.inf) -> ProbeFault:
+    return ProbeFault(ProbeCode.UNREACHABLE, f"{error.without_hint}{more}", error.hint or "", again_within)
 
 
 def remote_probe(machine: Machine, settings: GpuSettings, clock: Clock) -> NvmlProbe:

@@ -386,19 +386,19 @@ class NvmlProbe:
     def _run(self) -> None:
         """Start a process and read it until it ends, hangs or the probe is closed; then the next."""
         while not self._closed.is_set():
-            self._stuck = [child for child in self._stuck if child.is_stuck]
+            self._stuck, within = [child for child in self._stuck if child.is_stuck], math.inf
             if len(self._stuck) < MOST_STUCK:
                 try:
                     self._follow(self._spawn(self._settings, self._hung.skipped(time.monotonic())))
                 except AgainError:
-                    self._closed.wait(self._pauses[0])
-                    continue
+                    self._failures += 1  # nothing failed, but what is told again and again is no reason for haste
                 except ProbeFault as fault:
                     self._fail(fault)
+                    within = fault.again_within
                 except OSError as error:
                     self._fail(died(f"it cannot be started: {error.strerror}"))
             if self._failures:
-                self._closed.wait(self._pauses[min(self._failures, len(self._pauses)) - 1])
+                self._closed.wait(min(within, self._pauses[min(self._failures, len(self._pauses)) - 1]))
         for child in self._stuck:
             child.kill()
 
@@ -444,8 +444,8 @@ class NvmlProbe:
     def _ingest(self, line: Facts | Sweep, child: Probing) -> None:
         self._readings.ingest(line, self._clock.now())
         if self._machine() and len(self._readings.gpus) > MOST_GPUS:  # lost ones are kept; these are invented
-            resumed, self._readings = self._readings.resumed, ReadingAssembler()
-            self._readings.resumed = resumed
+            before, self._readings = self._readings, ReadingAssembler()
+            self._readings.resumed, self._readings.unanswered = before.resumed, before.unanswered
             raise ProbeFault(ProbeCode.UNREACHABLE, INVENTED)
         if isinstance(line, Sweep) and line.samples:
             self._publish(ProbeCode.OK)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from threading import Event
+from typing import Any
 
 import pytest
 
 from gputui.bootstrap import backend
-from gputui.cli import wait
+from gputui.cli import terminal, wait
 from gputui.domain.access import others_job
 from gputui.domain.errors import Cause, CauseCode, NotFoundError, RuntimeFault
 from gputui.domain.job import Job
@@ -64,6 +66,28 @@ def test_options_are_passed_to_the_log(
     assert run("logs", "7", "--tail", "0").code == 0
     assert found.asked == [(7, None, None, False), (7, 2, 5, True), (7, None, 0, False)]
     assert found.stream.closed
+
+
+def test_output_that_does_not_come_is_told(
+    run: Run, store: KeptStore, found: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, tell, opened = Event(), terminal.tell, found.open
+
+    def late(sentence: str) -> None:
+        tell(sentence)
+        told.set()
+
+    def open_late(*asked: Any, **options: Any) -> Stream:
+        assert told.wait(60)
+        return opened(*asked, **options)
+
+    monkeypatch.setattr(wait, "_LATE_AFTER", 0.01)
+    monkeypatch.setattr(terminal, "tell", late)
+    monkeypatch.setattr(found, "open", open_late)
+    put(store, running())
+    result = run("logs", "1")
+    assert result.code == 0
+    assert result.err == "gputui: no output has come for 5 s: `gputui doctor` tells whether its engine answers\n"
 
 
 def test_an_unknown_job_is_refused(run: Run, found: Logs) -> None:

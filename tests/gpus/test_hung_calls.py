@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import select
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 import pytest
@@ -10,13 +12,15 @@ from msgspec.structs import replace
 from gputui.bootstrap import SystemClock
 from gputui.domain.gpu import GpuState, ProbeCode, ProbeReading
 from gputui.domain.policy.availability import Evidence, gpu_views
-from gputui.domain.settings import SchedulerSettings
+from gputui.domain.settings import GpuSettings, SchedulerSettings
+from gputui.gpus.readings import Facts, GpuFacts, Reading, Sweep
 from gputui.gpus.supervisor import HungCalls, NvmlProbe, first_reading
 from gputui.gpus.supervisor import is_whole as is_complete
 from tests.gpus.conftest import Start
 from tests.gpus.standin import StandIn, nvlinks, uuid
-from tests.gpus.watching import FAST, is_whole
+from tests.gpus.watching import FAST, Watcher, is_whole
 from tests.lane import in_its_lane
+from tests.waiting import until
 
 HASTY = replace(FAST, hang_after=timedelta(seconds=0.7))
 FREE = GpuState.FREE
@@ -126,6 +130,52 @@ def test_links_delay_no_sweep(standin: StandIn, watch: Start) -> None:
     assert all(len(gpu.links) == 1 for gpu in reading.gpus)
     before = [now for now in watcher.readings if is_read(now) and not any(gpu.links for gpu in now.gpus)]
     assert len({now.taken_at for now in before}) > 5
+
+
+class Scripted:
+    """Probe process of another machine that writes these lines, and then hangs in a call to the driver."""
+
+    notes, pid, is_stuck, calls = (), 0, False, (0, "nvmlDeviceGetFanSpeed 0")
+
+    def __init__(self, *written: Facts | Sweep) -> None:
+        self._written = [*written]
+
+    def lines(self, wake: int, seconds: float) -> Iterator[Facts | Sweep]:
+        if not self._written:
+            select.select([wake], [], [], max(0.0, seconds))
+        yield from self._written
+        self._written.clear()
+
+    def send(self, command: str) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def abandon(self) -> None: ...
+
+
+def test_what_is_not_read_is_told_too_after_gpus_that_were_invented() -> None:
+    def listed(first: int, count: int) -> Facts:
+        return Facts(tuple(GpuFacts(uuid(first + index), index) for index in range(count)))
+
+    processes = [
+        Scripted(listed(0, 1), Sweep((Reading(uuid=uuid(0)),))),
+        Scripted(*(listed(100 * part, 100) for part in range(3))),
+        Scripted(listed(0, 1), Sweep((Reading(uuid=uuid(0)),))),
+    ]
+    skipped: list[Sequence[str]] = []
+
+    def spawn(_: GpuSettings, without: Sequence[str]) -> Scripted:
+        skipped.append(without)
+        return processes.pop(0) if processes else Scripted()
+
+    settings = replace(FAST, hang_after=timedelta(seconds=0.2))
+    watcher = Watcher(NvmlProbe(settings, SystemClock(), pauses=(0.01,), spawn=spawn, machine=lambda: "gpu1"))
+    watcher.probe.start()
+    until(lambda: len(skipped) > 3, "all were read")
+    watcher.probe.close()
+    assert skipped[2] == ["nvmlDeviceGetFanSpeed 0"]
+    (read,) = [each for each in watcher.readings if each.status.code is ProbeCode.OK and each.notes]
+    assert read.notes == ("the driver does not answer nvmlDeviceGetFanSpeed for GPU 0: what that reads is unknown",)
 
 
 class TestHungCalls:

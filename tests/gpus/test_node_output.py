@@ -70,6 +70,8 @@ def test_sweeps_failures_and_other_lines() -> None:
     status = failed(line("failed", code="NoLibrary", text=""))
     assert re.match(r"no readings: .*libnvidia-ml\.so\.1 was not found", status.text)
     assert status.code is ProbeCode.NO_LIBRARY
+    # what no probe of a node asks for is no fault of this machine
+    assert fault_of(line("failed", code="Restart", text="")) == "no readings: it asks to be started again"
     # what a login shell writes is passed over but not for ever
     assert taken(b"motd\n" * (MOST_GARBLED - 1), b"x" * 1_000_000 + b"\r\n", facts(), sweep()).lines.has_begun
     assert fault_of(b"\x1b[31mhello\x07\n" * (MOST_GARBLED + 1)) == "no readings: it sends 'hello\u2407'"

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -189,8 +190,9 @@ def test_an_engine_that_shares_no_pids_is_used_without_and_that_is_told(blind: B
 
 def test_a_probe_that_wants_to_start_anew_is_replaced_without_a_fault(blind: Blind, start: Start) -> None:
     blind.lines = lines_of({"kind": "calls"}, {"kind": "failed", "code": "Restart", "text": ""})
-    watcher = start(Elsewhere(blind.url))
+    begun, watcher = time.monotonic(), start(Elsewhere(blind.url))
     until(lambda: len(blind.created) > 2, "it was started again")
+    assert time.monotonic() - begun > sum(remote_probe_module.PAUSES[:2]), "and each time later"
     assert {reading.status.code for reading in watcher.readings} <= {ProbeCode.STARTING}
 
 

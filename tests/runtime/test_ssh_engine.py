@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -200,6 +201,21 @@ def test_a_failed_login_is_not_retried_at_once() -> None:
         with pytest.raises(RuntimeUnavailableError, match="refused"):
             tunnel.socket_path()
     assert tunnel.fault() is None, "the second was told the first one's reason"
+
+
+@cases(
+    ("said", "away_for", "pause"),
+    [
+        ("ssh: connect to host lab port 22: No route to host", 10.0, 5.0),
+        ("ssh: connect to host lab port 22: Connection timed out", 120.0, 10.0),
+        ("ssh: connect to host lab port 22: Connection refused", 3600.0, 30.0),
+        ("ssh: connect to host lab port 22: Connection refused", math.inf, 30.0),
+        ("me@lab: Permission denied (publickey).", 10.0, 30.0),
+        ("kex_exchange_identification: Connection closed by remote host", 10.0, 30.0),
+    ],
+)
+def test_a_line_that_was_cut_is_tried_more_often(said: str, away_for: float, pause: float) -> None:
+    assert endpoint.longest_pause([said], away_for) == pause
 
 
 def test_files_that_a_cleaner_removed_are_made_anew(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,7 +190,7 @@ def is_conflict(error: RuntimeFault) -> bool:
 
 T = TypeVar("T")
 FIRST_PAUSE = 0.5
-LONGEST_PAUSE = 10.0
+LONGEST_PAUSE = 5.0
 """Longest pause in seconds between attempts to reach an engine."""
 MOST_IDLE = 4
 IDLE_FOR = 45.0

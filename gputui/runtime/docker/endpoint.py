@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -288,6 +288,9 @@ LOGIN_WITHIN = 20.0
 """Seconds that ssh may take to log in."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 """Shortest and longest pause in seconds before a login after one that failed or did not last."""
+_AWAY_PAUSE, _AWAY_SHARE = 5.0, 12
+"""Longest pause for a host behind a cut line: these seconds, and later this part of the time since it was there."""
+_AWAY = r"timed out|took too long|No route to host|unreachable|not responding|Connection refused|Could not resolve"
 _LASTS = 10.0
 """Seconds after which a connection counts as established."""
 _RECENT = 5.0
@@ -334,6 +337,8 @@ class Tunnel:
         self._login: subprocess.Popen[bytes] | None = None
         self._directory: Path | None = None
         self._begun_at = self._pause = self._not_before = 0.0
+        self._seen_at = -math.inf
+        """Second at which the connection was last found established."""
         self._last_error: RuntimeUnavailableError | None = None
 
     def socket_path(self) -> str:
@@ -344,6 +349,7 @@ class Tunnel:
         with self._lock:
             if self._login is not None:
                 if self._login.poll() is None and self._file("d").exists():
+                    self._seen_at = time.monotonic()
                     return str(self._file("d"))
                 self._end()
                 if time.monotonic() - self._begun_at > _LASTS:
@@ -451,9 +457,10 @@ class Tunnel:
 
     def _failed(self, otherwise: str) -> RuntimeUnavailableError:
         """Return why the connection ended, and refuse to connect for a while."""
-        self._pause = min(max(FIRST_PAUSE, self._pause * 2), LONGEST_PAUSE)
-        self._not_before = time.monotonic() + self._pause
-        self._last_error = self._explained(self._said() or [otherwise])
+        said, now = self._said() or [otherwise], time.monotonic()
+        self._pause = min(max(FIRST_PAUSE, self._pause * 2), longest_pause(said, now - self._seen_at))
+        self._not_before = now + self._pause
+        self._last_error = self._explained(said)
         return self._last_error
 
     def _said(self, within: float = math.inf) -> list[str]:
@@ -474,6 +481,15 @@ class Tunnel:
                 facts = {"host": host, "socket": self._remote, "command": command, "line": line, "forget": forget}
                 return RuntimeUnavailableError(f"ssh: {sentence.format(**facts)}", hint=hint.format(**facts))
         return RuntimeUnavailableError(f"ssh to {host} failed: {said[-1]}", hint=f"try `{command}`")
+
+
+def longest_pause(said: Iterable[str], away_for: float) -> float:
+    """Return the longest pause before another login, by what ssh said and the seconds since the host was there.
+
+    A server that refuses logins locks out who tries too often; a line that was cut may be back at any moment.
+    """
+    is_away = any(re.search(_AWAY, line) for line in said)
+    return min(LONGEST_PAUSE, max(_AWAY_PAUSE, away_for / _AWAY_SHARE)) if is_away else LONGEST_PAUSE
 
 
 def _private_directory() -> Path:

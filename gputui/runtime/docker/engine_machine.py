@@ -73,8 +73,6 @@ class EngineMachine:
         facts = read_facts(version, info)
         if facts.gpu_mode is GpuMode.NONE:
             raise RuntimeFault(Cause(CauseCode.GPU_SETUP_FAILED, f"{facts.name} silently ignores requests for GPUs"))
-        with suppress(RuntimeFault):
-            self._remove_left(info)
         image = self._settings.probe_image
         wanted = _WANTED.format(machine=self.name, image=image)
         if not self._connection.call(lambda client: has_image(client, image)):
@@ -99,6 +97,8 @@ class EngineMachine:
                     raise
                 last = last or error
                 continue
+            with suppress(RuntimeFault):  # while its Python starts
+                self._remove_left(info)
             return stream, (f"the GPUs of {self.name} are read in a container of {image}", *lacks)
         assert last is not None
         raise last
