@@ -8,8 +8,9 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -216,6 +217,33 @@ def test_a_failed_login_is_not_retried_at_once() -> None:
 )
 def test_a_line_that_was_cut_is_tried_more_often(said: str, away_for: float, pause: float) -> None:
     assert endpoint.longest_pause([said], away_for) == pause
+
+
+def test_a_host_is_away_since_its_connection_was_lost(url: str, sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    def pause(said: Iterable[str], away_for: float) -> float:
+        asked.append(away_for)
+        return 0.0
+
+    monkeypatch.setattr(endpoint, "_LASTS", 0.0)
+    monkeypatch.setattr(endpoint, "longest_pause", pause)
+    tunnel = Tunnel(url)
+    tunnel.socket_path()
+    sshd.stop()
+
+    def is_lost() -> bool:
+        with suppress(RuntimeUnavailableError):
+            tunnel.socket_path()
+        return bool(asked)
+
+    try:
+        until(is_lost, "it does not answer")
+    finally:
+        sshd.start()
+    assert asked[0] < 60
+    until(lambda: tunnel.socket_path(), "it is back")
+    tunnel.close()
 
 
 def test_files_that_a_cleaner_removed_are_made_anew(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

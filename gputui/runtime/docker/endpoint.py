@@ -337,8 +337,8 @@ class Tunnel:
         self._login: subprocess.Popen[bytes] | None = None
         self._directory: Path | None = None
         self._begun_at = self._pause = self._not_before = 0.0
-        self._seen_at = -math.inf
-        """Second at which the connection was last found established."""
+        self._lost_at = -math.inf
+        """Second at which a connection that had lasted was found to be lost."""
         self._last_error: RuntimeUnavailableError | None = None
 
     def socket_path(self) -> str:
@@ -349,11 +349,10 @@ class Tunnel:
         with self._lock:
             if self._login is not None:
                 if self._login.poll() is None and self._file("d").exists():
-                    self._seen_at = time.monotonic()
                     return str(self._file("d"))
                 self._end()
                 if time.monotonic() - self._begun_at > _LASTS:
-                    self._pause = 0.0
+                    self._pause, self._lost_at = 0.0, time.monotonic()
                 else:
                     self._failed("the connection was lost")
             if self._last_error and time.monotonic() < self._not_before:
@@ -458,7 +457,7 @@ class Tunnel:
     def _failed(self, otherwise: str) -> RuntimeUnavailableError:
         """Return why the connection ended, and refuse to connect for a while."""
         said, now = self._said() or [otherwise], time.monotonic()
-        self._pause = min(max(FIRST_PAUSE, self._pause * 2), longest_pause(said, now - self._seen_at))
+        self._pause = min(max(FIRST_PAUSE, self._pause * 2), longest_pause(said, now - self._lost_at))
         self._not_before = now + self._pause
         self._last_error = self._explained(said)
         return self._last_error
