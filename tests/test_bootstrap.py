@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,9 +15,13 @@ from gputui.bootstrap import adapters
 from gputui.config import Options, ProbeSpec
 from gputui.domain.access import Actor
 from gputui.domain.errors import InputError
+from gputui.domain.job_spec import ContainerOptions, JobSpec, Submission
 from gputui.domain.kept_data import EngineRecord
-from gputui.domain.settings import RuntimeSettings, Settings
+from gputui.domain.settings import AllowSettings, PolicySettings, RuntimeSettings, Settings
+from gputui.domain.submit_action import SubmitJobs
 from tests.cases import cases
+from tests.memory_store import MemoryJobStore
+from tests.runtime.test_docker_endpoint import add_context
 
 
 def test_under_sudo_the_user_is_the_caller_of_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,3 +79,35 @@ def test_a_directory_of_another_user_leads_to_no_engine(
     adapters.engine_book(Options(tmp_path))
     os.chown(tmp_path, 0, -1)
     assert os.environ["DOCKER_HOST"] == expected
+
+
+def test_the_socket_of_a_docker_context_is_guarded_as_that_of_docker_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    add_context(tmp_path, "own", "unix:///srv/engine/d.sock", current=True)
+    allow = AllowSettings(options={"docker_socket": False})
+    options = Options(tmp_path, runtime="docker", settings=Settings(policy=PolicySettings(allow=allow)))
+    mounting = JobSpec(image="debian", options=ContainerOptions(volumes=("/srv/engine:/e",)))
+    with pytest.raises(InputError, match="holds an engine's socket"):
+        bootstrap.actions(MemoryJobStore(), options).act(SubmitJobs((Submission(mounting),)))
+
+
+@cases(
+    ("machine", "address", "known"),
+    [
+        ("gpu1", "ssh://gpu1", "gpu1"),
+        ("gpu1", "tcp://10.0.0.1:2376", "gpu1"),
+        (socket.gethostname(), "tcp://127.0.0.1:2375", ""),
+        ("gpu1", "unix:///run/d.sock", ""),
+        ("", "", ""),
+    ],
+)
+def test_while_nobody_schedules_the_record_tells_where_jobs_run(
+    tmp_path: Path, machine: str, address: str, known: str
+) -> None:
+    if address:
+        adapters.engine_book(Options(tmp_path)).write(EngineRecord("engine-1", machine, address))
+    assert adapters.recorded_machine(Options(tmp_path, runtime="docker")) == known
+    assert adapters.recorded_machine(Options(tmp_path, runtime="process")) == ""

@@ -248,6 +248,7 @@ def actions(
     store: JobStore,
     options: Options | None = None,
     known_gpus: Callable[[], tuple[Gpu, ...]] = tuple,
+    jobs_machine: Callable[[], str] = str,
     asks: Caller | None = None,
     resolve: Resolve | None = None,
 ) -> ports.Performer:
@@ -256,7 +257,11 @@ def actions(
     from gputui.engine.actions.permissions import UserPermissions, account_number
 
     settings = options.settings if options else Settings()
-    permissions = UserPermissions(options.state, settings) if options else None
+    permissions = None
+    if options:
+        from gputui.bootstrap.adapters import engine_url
+
+        permissions = UserPermissions(options.state, settings, partial(engine_url, options), jobs_machine)
     asks = asks or (caller() if options else None)
     who = actor() if asks is None else asks.actor
     return Actions(

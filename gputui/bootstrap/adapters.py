@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from contextlib import closing, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from gputui.gpus.remote_probe import Machine
     from gputui.gpus.simulated import SimulatedProbe
     from gputui.ports import EngineBook, GpuProbe, JobExec, Queue, Runtime
+    from gputui.runtime.docker.endpoint import Endpoint
 
 
 def engine_book(options: Options) -> EngineBook:
@@ -102,20 +104,42 @@ def make_probe(options: Options, store_id: str = "", *, once: bool = False) -> G
     return NvmlProbe(settings, bootstrap.clock())
 
 
-def _machine_of_engine(options: Options) -> Machine | None:
-    """Return the machine of the engine if it may be another one; None without an engine."""
+def _endpoint(options: Options) -> Endpoint | None:
+    """Return the engine's address; None without a usable one."""
     if options.runtime != "docker":
         return None
     from gputui.runtime.docker.endpoint import find_endpoint
 
     engine_book(options)
-    with suppress(RuntimeFault):  # without a usable address there is no engine elsewhere
-        endpoint = find_endpoint(options.settings.runtime)
-        if endpoint.may_be_elsewhere:
-            from gputui.runtime.docker.engine_machine import EngineMachine
-
-            return EngineMachine(endpoint, options.settings.runtime)
+    with suppress(RuntimeFault):
+        return find_endpoint(options.settings.runtime)
     return None
+
+
+def engine_url(options: Options) -> str:
+    endpoint = _endpoint(options)
+    return endpoint.url if endpoint is not None else ""
+
+
+def recorded_machine(options: Options) -> str:
+    """Return the name of the machine that has the queue's containers if it is another; empty: this, or not known."""
+    from gputui.engine.files import ENGINE_RECORD, EngineFile
+
+    with suppress(OSError):
+        record = EngineFile(options.state / ENGINE_RECORD).read() if options.runtime == "docker" else None
+        if record is not None and "unix://" not in record.address and record.machine != socket.gethostname():
+            return record.machine
+    return ""
+
+
+def _machine_of_engine(options: Options) -> Machine | None:
+    """Return the machine of the engine if it may be another one; None without an engine."""
+    endpoint = _endpoint(options)
+    if endpoint is None or not endpoint.may_be_elsewhere:
+        return None
+    from gputui.runtime.docker.engine_machine import EngineMachine
+
+    return EngineMachine(endpoint, options.settings.runtime)
 
 
 def simulated_probe(options: Options, store_id: str) -> SimulatedProbe:

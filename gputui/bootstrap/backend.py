@@ -202,7 +202,13 @@ class LocalBackend:
 
     def _actions_of(self, asks: Caller) -> Performer:
         resolve = self._owned.resolve if self._owned is not None else None
-        return bootstrap.actions(self.store, self._options, self.known_gpus, asks, resolve)
+        return bootstrap.actions(self.store, self._options, self.known_gpus, self._jobs_machine, asks, resolve)
+
+    def _jobs_machine(self) -> str:
+        """Return the name of the machine where jobs run if that is known to be another."""
+        if self._owned is not None:
+            return self._owned.latest().jobs_machine
+        return adapters.recorded_machine(self._options)
 
     def foresee(self, action: Action, /) -> Done:
         return self._actions_of(self._caller).foresee(action)

@@ -268,6 +268,8 @@ def _of_runtimes(options: Options, reading: ProbeReading) -> Iterator[DoctorChec
             status = replace(status, text=words)
         service = host.service if host else service_at(status.address, os.geteuid(), away)
         yield from engine.of_runtime(status, bool(gpus) and not reading.machine, service)
+        if limited := engine.of_mounts(options.settings.policy.allow, status):
+            yield limited
         if status.gpus and (refused := engine.of_gpus(status.gpus, gpus, reading.machine)):
             yield refused
         elif status.gpus and options.probe.simulated is None:

@@ -27,7 +27,9 @@ from gputui.domain.container import SYSTEM, EngineGpus, EngineService, RuntimeSt
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import Gpu
 from gputui.domain.job_spec import RUNTIMES, GpuRequest
+from gputui.domain.policy.admission import limits_mounts
 from gputui.domain.policy.availability import engine_support
+from gputui.domain.settings import AllowSettings
 
 HOOK = "nvidia-container-runtime-hook"
 """Program that a Docker engine must have on its PATH when it starts, or `--gpus` fails."""
@@ -110,6 +112,16 @@ def of_runtime(status: RuntimeStatus, has_gpus: bool = False, service: EngineSer
         if "live-restore" in what:
             hint = f'in {service.place}: {{"live-restore": true}}\n{service.reload}    # ends no container'
         yield warn(status.name, what, f"{why[:1].upper()}{why[1:]}." if why else "", hint)
+
+
+def of_mounts(allow: AllowSettings, status: RuntimeStatus) -> DoctorCheck | None:
+    """Tell what limits on mounts mean for an engine whose links cannot be followed from here; None if they can."""
+    away = status.gpus.elsewhere if status.gpus else ""
+    if not away or status.address.startswith("ssh://") or not limits_mounts(allow):
+        return None
+    what = f"jobs mount directories of {away} that policy.allow.mounts lists, and nothing below them"
+    why = "Links there cannot be followed over TCP, and a job could have made one."
+    return warn("mounts", what, why, f"reach the engine by ssh: DOCKER_HOST=ssh://{away}")
 
 
 def of_gpus(engine: EngineGpus, gpus: Sequence[Gpu], machine: str = "") -> DoctorCheck | None:

@@ -218,6 +218,12 @@ class Snapshot(Struct, frozen=True, weakref=True):
         return "" if self.servers else next((node.name for node in self.nodes if node.is_elsewhere), "")
 
     @property
+    def jobs_machine(self) -> str:
+        """Name of the machine where jobs run, if it is another than the scheduler's; else empty."""
+        engines = (status.gpus for node in self.nodes for status in node.runtimes if status.gpus)
+        return self.elsewhere or next((engine.elsewhere for engine in engines if engine.elsewhere), "")
+
+    @property
     def gpus(self) -> tuple[GpuView, ...]:
         return tuple(chain.from_iterable(node.gpus for node in self.nodes))
 

@@ -89,6 +89,12 @@ class Runtime(Protocol):
     def root_directory(self) -> str:
         """Return a path to the root directory below which it finds mounts; raises RuntimeFault if that is unknown."""
 
+    def real_path(self, path: str) -> str:
+        """Return the path without links on the machine of its containers.
+
+        Raises OSError where they cannot be followed, RuntimeUnavailableError while that machine is not reached.
+        """
+
     def create(self, launch: Launch) -> Created:
         """Create the container without starting it. An existing one of that name is returned as adopted.
 

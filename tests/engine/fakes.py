@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
@@ -157,6 +158,9 @@ class FakeRuntime:
 
     def root_directory(self) -> str:
         return "/"
+
+    def real_path(self, path: str) -> str:
+        return os.path.realpath(path)
 
     def rivals(self, container_id: str) -> tuple[ContainerRecord, ...]:
         self._ask()

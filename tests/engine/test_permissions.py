@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.container import Launch
-from gputui.domain.errors import CauseCode, InputError, InputErrors, RuntimeFault
+from gputui.domain.errors import CauseCode, GputuiError, InputError, InputErrors, RuntimeFault
 from gputui.domain.job_spec import ContainerOptions, JobSpec, Submission
 from gputui.domain.settings import AllowSettings, PolicySettings, RuntimeSettings, Settings
 from gputui.domain.state import JobState
@@ -144,6 +145,103 @@ def test_a_mount_whose_link_cannot_be_read_is_refused_where_mounts_are_limited(
     free = UserPermissions(tmp_path, settings())
     free.check(asked, 0)
     assert at_start(free, asked, 0) == asked, "docker run would mount it too"
+
+
+THERE = {"/data": "/mnt/disk", "/data/set": "/mnt/disk/set", "/data/out": "/etc", "/data/sub": "/mnt/disk/sub"}
+"""Paths of another machine, and where its links lead."""
+
+
+def over_ssh(path: str) -> str:
+    return THERE.get(path, path)
+
+
+def over_tcp(path: str) -> str:
+    raise OSError(errno.EOPNOTSUPP, "links of gpu1 are followed over ssh alone", path)
+
+
+@cases(
+    ("follow", "source", "mounted"),
+    [
+        (over_ssh, "/data/set", "/mnt/disk/set"),
+        (over_ssh, "/data", "/mnt/disk"),
+        (over_ssh, "/data/out", ""),
+        (over_tcp, "/data/", "/data"),
+        (over_tcp, "/data/set", ""),
+        (over_tcp, "/data/sub", ""),  # listed, but below another one
+    ],
+)
+def test_links_of_an_engine_elsewhere_are_those_of_its_machine(
+    tmp_path: Path, follow: Callable[[str], str], source: str, mounted: str
+) -> None:
+    """Where they cannot be followed, what is mounted is a place where no job can make one."""
+    permissions = UserPermissions(tmp_path, settings(mounts=("/data", "/data/sub")), lambda: "ssh://gpu1/run/d.sock")
+    asked = asking(volumes=(f"{source}:/d",))
+    permissions.check(asked, 0)
+    with ExitStack() as until:
+        launch = Launch("store", 1, 1, asked, (), submitter=0)
+        if mounted:
+            found = permissions.permitted(lambda: "/", launch, until, follow)
+            assert found.spec.options.volumes == (f"{mounted}:/d",)
+        else:
+            with pytest.raises(RuntimeFault, match=r"outside the dir|ssh alone"):
+                permissions.permitted(lambda: "/", launch, until, follow)
+    with pytest.raises(InputError, match="outside"):
+        permissions.check(asking(volumes=("/data/../etc:/e",)), 0)
+
+
+def test_what_was_checked_is_what_is_mounted(tmp_path: Path) -> None:
+    """A link that is changed meanwhile leads nowhere else."""
+    answers = iter(["/data", "/data/set", "/etc"])
+    permissions = UserPermissions(tmp_path, settings(mounts=("/data",)))
+    with ExitStack() as until:
+        launch = Launch("store", 1, 1, asking(volumes=("/data/set:/d",)), (), submitter=0)
+        found = permissions.permitted(lambda: "/", launch, until, lambda path: next(answers))
+    assert found.spec.options.volumes == ("/data/set:/d",)
+
+
+@cases(
+    ("url", "sources", "held"),
+    [
+        ("", ("/run", "/var/run/docker.sock", "/run/containerd", "/run/docker", "/run/podman/podman.sock", "/"), True),
+        ("", ("/run/user/1000", "/var/run/user/1000/podman", "/run/user/7/docker.sock", "/run/gputui"), True),
+        ("", ("/run/lock", "/run/user/1000/pulse", "/data"), False),
+        ("unix:///srv/e/d.sock", ("/srv/e", "/srv/e/d.sock"), True),
+        ("ssh://gpu1:22/srv/e/d.sock", ("/srv", "/srv/e/d.sock", "/var/run"), True),
+        ("ssh://gpu1", ("/srv", "/data"), False),
+        ("tcp://gpu1:2376", ("/run/docker.sock",), True),
+    ],
+)
+def test_sockets_of_engines_are_guarded_at_every_usual_place(
+    tmp_path: Path, url: str, sources: tuple[str, ...], held: bool
+) -> None:
+    permissions = UserPermissions(tmp_path, settings(options={"docker_socket": False}), lambda: url)
+    for source in sources:
+        with pytest.raises(InputError, match="holds an engine's socket") if held else nullcontext():
+            permissions.check(asking(volumes=(f"{source}:/x",)), 0)
+
+
+def test_a_link_to_the_engines_socket_is_that_socket(tmp_path: Path) -> None:
+    (tmp_path / "d.sock").touch()
+    (tmp_path / "link").symlink_to("d.sock")
+    site = settings(options={"docker_socket": False})
+    for url, source in (("d.sock", "link"), ("link", "d.sock")):
+        permissions = UserPermissions(tmp_path, site, lambda url=url: f"unix://{tmp_path}/{url}")  # type: ignore[misc]
+        with pytest.raises(InputError, match="holds an engine's socket"):
+            permissions.check(asking(mounts=(f"type=bind,src={tmp_path}/{source},dst=/x",)), 0)
+
+
+@cases(
+    ("asked", "words"),
+    [({"image": None}, "host jobs are processes of this machine"), ({"volumes": True}, "files of gpu1")],
+)
+def test_what_a_machine_elsewhere_cannot_do_is_refused_when_it_is_submitted(
+    tmp_path: Path, asked: dict[str, Any], words: str
+) -> None:
+    job = spec(image=None, command=("true",)) if "image" in asked else asking(volumes=(f"{tmp_path}:/d",))
+    uid = 0 if "image" in asked else MEMBER
+    UserPermissions(tmp_path, settings()).check(job, 0)
+    with pytest.raises(GputuiError, match=words):
+        UserPermissions(tmp_path, settings(), jobs_machine=lambda: "gpu1").check(job, uid)
 
 
 def test_volumes_and_unreadable_options(tmp_path: Path) -> None:

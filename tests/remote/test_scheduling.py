@@ -27,9 +27,9 @@ def test_jobs_get_its_gpus_and_are_entered(bed: Bed, laptop: Laptop) -> None:
     site = laptop("ssh")
     site.serve()
     job = site.submit("--gpus", "2", *SHELL, UNTIL_TOLD)
-    host = site.submit("--host", "--gpus", "0", "--", "true")
     site.until_state(job, "RUNNING")
-    until_it_waits(site, host, f"this queue's jobs run on {files.FAR}: name an image")
+    refused = site.run("submit", "--host", "--", "true", check=False)
+    assert f"this queue's jobs run on {files.FAR} (name an image)" in refused.stderr
     assert site.run("exec", str(job), "cat", "/etc/hostname").stdout.strip() == files.FAR
     site.run("exec", str(job), "touch", "/tmp/go")
     attempt = site.until_state(job, "COMPLETED", "FAILED")["attempts"][-1]
@@ -59,6 +59,56 @@ def test_processes_there_are_known_by_their_containers(bed: Bed, laptop: Laptop)
     [mine] = [row for row in site.json("ps") if row["pid"] == own]
     assert (mine["job_id"], mine["container_id"]) == (job, attempt["container_id"])
     bed.on_far("kill", str(other))
+
+
+UNCHECKED = "/srv/data{0} cannot be checked: /srv/data{0}: {1}"
+FOLLOWED = f"links of {files.FAR} are followed over ssh alone"
+
+
+@cases(
+    ("way", "refused"),
+    [
+        (
+            "ssh",
+            {
+                "/out": "/srv/data/out, which is /etc, is outside the directories that may be mounted",
+                "/none/x": UNCHECKED.format("/none/x", "No such file or directory"),
+            },
+        ),
+        ("tls", {place: UNCHECKED.format(place, FOLLOWED) for place in ("/link", "/out", "/none/x")}),
+    ],
+)
+def test_mounts_are_limited_by_the_links_of_the_machine_there(
+    bed: Bed, laptop: Laptop, way: str, refused: dict[str, str]
+) -> None:
+    """Over TCP nothing below a listed directory is mounted, where a job may have made a link."""
+    site, data = laptop(way), bed.out / "data"
+    (data / "set").mkdir(parents=True, exist_ok=True)
+    (data / "set/file").touch()
+    for name, target in (("link", "set"), ("out", "/etc")):
+        (data / name).unlink(missing_ok=True)
+        (data / name).symlink_to(target)
+    site.config.write_text(f'{site.config.read_text()}[policy.allow]\nmounts = ["/srv/data"]\n')
+    site.serve()
+    find = (*SHELL, "find /d -name file | grep .")
+    jobs = {
+        place: site.submit("--gpus", "0", "-v", f"/srv/data{place}:/d", *find)
+        for place in ("", "/link", "/out", "/none/x")
+    }
+    ends = {place: site.until_state(job, "COMPLETED", "FAILED") for place, job in jobs.items()}
+    failed = {
+        place: each["cause"].removeprefix("--volume: ").partition(" (")[0]
+        for place, each in ends.items()
+        if each["cause"]
+    }
+    assert failed == refused
+    told = [each["text"] for each in site.json("doctor") if each["name"] == "mounts"]
+    assert told == (
+        [f"jobs mount directories of {files.FAR} that policy.allow.mounts lists, and nothing below them"]
+        * (way == "tls")
+    )
+    outside = site.run("submit", "-v", "/srv/data/../x:/d", IMAGE, "true", check=False)
+    assert "is outside the directories that may be mounted" in outside.stderr
 
 
 @pytest.mark.long

@@ -9,7 +9,6 @@ in no table of this file, such as one that is added later, is refused too.
 
 from __future__ import annotations
 
-import os.path
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,10 +31,13 @@ DOCKER_SOCKET = "docker_socket"
 """Key for mounts of an engine's socket, which amount to root access."""
 ALLOWABLE = (*(NAMES.get(name, name) for name in ContainerOptions.__struct_fields__), DOCKER_SOCKET)
 """Names of options that the site may forbid, or allow to all users."""
-SOCKETS = (
-    *("/run/docker.sock", "/run/containerd/containerd.sock", "/run/podman/podman.sock", "/run/crio/crio.sock"),
-    "/run/gputui/api.sock",  # whoever is root in a container would be root to the queue
+_IN_RUN = (
+    *("docker.sock", "docker/containerd/containerd.sock", "containerd/containerd.sock", "buildkit/buildkitd.sock"),
+    *("podman/podman.sock", "crio/crio.sock", "cri-dockerd.sock", "user/*/docker.sock", "user/*/podman/podman.sock"),
+    "gputui/api.sock",  # whoever is root in a container would be root to the queue
 )
+SOCKETS = tuple(f"{run}/{name}" for run in ("/run", "/var/run") for name in _IN_RUN)
+"""Usual sockets of engines and of ours; a `*` is any one name."""
 
 
 class OptionRefusal(Struct, frozen=True):
@@ -98,6 +100,12 @@ def option_refusals(options: ContainerOptions, allow: AllowSettings) -> Iterator
             yield OptionRefusal(option, what, f"policy.allow.named_volumes lists {known}; -v /PATH makes a new one")
 
 
+def no_host_jobs(machine: str) -> OptionRefusal:
+    """Return why a queue whose jobs run on another machine runs no host jobs."""
+    what = f"host jobs are processes of this machine, and this queue's jobs run on {machine}"
+    return OptionRefusal("--host", what, "name an image")
+
+
 def mount_sources(options: ContainerOptions) -> Iterator[MountSource]:
     """Yield the host paths that a job wants mounted, as written."""
     for text in options.volumes:
@@ -110,17 +118,19 @@ def mount_sources(options: ContainerOptions) -> Iterator[MountSource]:
 
 
 def forbidden_mount(
-    source: MountSource, resolved: str, allow: AllowSettings, guarded: Iterable[str]
+    source: MountSource, resolved: str, allow: AllowSettings, roots: Iterable[str], guarded: Iterable[str]
 ) -> OptionRefusal | None:
-    """Return why a mount is refused; `resolved`: its path without links, `guarded`: sockets of engines."""
+    """Return why a mount is refused; `resolved`: its path without links, `guarded`: sockets of engines.
+
+    `roots` are the directories of `allow.mounts`, as written and without links.
+    """
     shown = source.shown(resolved)
-    if allow.options.get(DOCKER_SOCKET) is False and any(holds(resolved, each) for each in guarded):
+    if allow.options.get(DOCKER_SOCKET) is False and any(holds_socket(resolved, each) for each in guarded):
         why = f"policy.allow.{DOCKER_SOCKET} is false"
         return OptionRefusal(source.option, f"{shown} holds an engine's socket", why)
-    roots = allow.mounts
-    if roots is None or any(holds(os.path.realpath(root), resolved) for root in roots):
+    if allow.mounts is None or any(holds(root, resolved) for root in roots):
         return None
-    listed = ", ".join(roots) or "no directory yet"
+    listed = ", ".join(allow.mounts) or "no directory yet"
     return OptionRefusal(
         source.option, f"{shown} is outside the directories that may be mounted", f"policy.allow.mounts lists {listed}"
     )
@@ -128,6 +138,12 @@ def forbidden_mount(
 
 def holds(directory: str, path: str) -> bool:
     return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def holds_socket(directory: str, socket: str) -> bool:
+    """Return whether a socket is at or below that path; a `*` in the socket's is any one name."""
+    above, below = directory.rstrip("/").split("/"), socket.split("/")
+    return len(above) <= len(below) and all(map(fnmatchcase, above, below))
 
 
 def option_of(name: str) -> str:
@@ -450,7 +466,7 @@ def mount_refusal(
     `guarded` are sockets of engines and of ours, `own` is the state directory.
     """
     shown = source.shown(resolved)
-    if any(holds(resolved, each) or holds(each, resolved) for each in guarded):
+    if any(holds_socket(resolved, each) or holds(each, resolved) for each in guarded):
         return OptionRefusal(source.option, f"{shown} holds a socket of the engine or of the queue", "mount another")
     if holds(resolved, own) or holds(own, resolved):
         return OptionRefusal(source.option, f"{shown} holds the queue's own files", "mount another directory")

@@ -15,6 +15,7 @@ from gputui.domain.container import EngineGpus, RuntimeStatus
 from gputui.domain.gpu import HealthCode
 from gputui.domain.job import Job, Placement
 from gputui.domain.job_spec import JobId, runtime_in
+from gputui.domain.policy.admission import no_host_jobs
 from gputui.domain.policy.availability import EngineSupport, engine_support
 from gputui.domain.policy.cluster_state import ClusterState, RunningJob
 from gputui.domain.policy.decide import Outcome, can_decide, decide, next_settling
@@ -268,7 +269,7 @@ class GateContext(Struct, dict=True):
     @cached_property
     def elsewhere(self) -> str:
         """Name of the machine where jobs run, if it is another than the scheduler's; else empty."""
-        return self.snapshot.elsewhere or (self._engine.elsewhere if self._engine else "")
+        return self.snapshot.jobs_machine
 
     @cached_property
     def is_open(self) -> bool:
@@ -356,8 +357,8 @@ def _down(situation: GateContext, *, is_host: bool) -> Reason | None:
         what = "host jobs are switched off" if is_host else "this scheduler runs no containers"
         return Reason(PendingReason.NODE_UNKNOWN, what)
     if is_host and (machine := situation.elsewhere):
-        what = f"host jobs are processes of this machine, and this queue's jobs run on {machine}: name an image"
-        return Reason(PendingReason.NODE_UNKNOWN, what)
+        refused = no_host_jobs(machine)
+        return Reason(PendingReason.NODE_UNKNOWN, f"{refused.what}: {refused.hint}")
     return None if status.up else Reason(PendingReason.NODE_UNKNOWN, status.text)
 
 

@@ -14,6 +14,7 @@ import stat
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, suppress
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -34,8 +35,10 @@ from gputui.domain.policy.admission import (
     MountSource,
     OptionRefusal,
     forbidden_mount,
+    holds,
     limits_mounts,
     mount_sources,
+    no_host_jobs,
     option_refusals,
 )
 from gputui.domain.settings import AllowSettings, SchedulerSettings, Settings
@@ -323,7 +326,9 @@ class PlainUser(Struct, frozen=True):
     directory: Path
     settings: Settings
     guarded: tuple[str, ...]
-    """Sockets of engines and of ours, without links."""
+    """Sockets of engines and of ours, also without links."""
+    machine: str = ""
+    """Name of the machine of the mounts if that is known to be another."""
 
     def check(self, spec: JobSpec, account: FileAccount) -> None:
         """Raise AccessError for a job that this user may not submit; what is missing may be made before the start."""
@@ -335,6 +340,10 @@ class PlainUser(Struct, frozen=True):
         found += [] if rules.is_root_image(spec.image) else _as_another(spec.options, account)
         try:
             if not found and any(mount_sources(spec.options)):
+                if self.machine:
+                    what = f"files of {self.machine} cannot be opened with your rights from here"
+                    hint = f"use a volume of your own: -v gputui-{self.uid}-NAME:/PATH"
+                    raise NotAdmitted(OptionRefusal("--volume", what, hint))
                 with ExitStack() as opened:
                     self._open(spec, _root(), rules, account, opened)
         except FileNotFoundError:  # why sources may not be mounted even once they exist
@@ -453,9 +462,19 @@ def not_allowed(text: str) -> RuntimeFault:
     return RuntimeFault(Cause(CauseCode.NOT_ALLOWED, text))
 
 
+_LOCAL = {"", "unix", "http+unix"}
+"""Schemes of engines whose mounts are paths of this machine."""
+RealPath: TypeAlias = Callable[[str], str]
+"""Returns the path without links; raises OSError where they cannot be followed."""
+
+
 class UserPermissions(Struct, frozen=True):
     directory: Path
     settings: Settings
+    engine_url: Callable[[], str] = str
+    """Returns the address of the engine; empty: it is not known."""
+    jobs_machine: Callable[[], str] = str
+    """Returns the name of the machine where jobs run if that is known to be another."""
 
     def check(self, spec: JobSpec, uid: int, caller: Caller | None = None) -> None:
         """Raise InputError, or InputErrors with all of them, for options that this user may not use.
@@ -463,6 +482,9 @@ class UserPermissions(Struct, frozen=True):
         Raises AccessError for what admission refuses to a plain user. With a caller the kernel has told who that is,
         and no account database is asked, which may be slow.
         """
+        if spec.is_host and (machine := self.jobs_machine()):
+            refused = no_host_jobs(machine)
+            raise InputError(refused.what, where=refused.option, hint=refused.hint)
         if caller is not None and not caller.operates:
             account = FileAccount(caller.uid, caller.gid, caller.groups, caller.user)
             self._plain_user(caller.uid).check(spec, account)
@@ -470,23 +492,30 @@ class UserPermissions(Struct, frozen=True):
         if caller is None and not self.is_operator(uid):
             self._plain_user(uid).check(spec, file_account(uid))
             return
-        found = (*option_refusals(spec.options, self._allow), *self._mount_refusals(spec))
+        # links of another machine are followed when the job starts
+        is_here = not limits_mounts(self._allow) or self._address[0] in _LOCAL
+        follow = os.path.realpath if is_here else posixpath.normpath
+        found = (*option_refusals(spec.options, self._allow), *self._mount_refusals(spec, follow))
         errors = tuple(InputError(each.what, where=each.option, hint=each.hint) for each in found)
         if errors:
             raise errors[0] if len(errors) == 1 else InputErrors(errors)
 
-    def permitted(self, root: Callable[[], str], launch: Launch, until: ExitStack) -> Launch:
+    def permitted(
+        self, root: Callable[[], str], launch: Launch, until: ExitStack, follow: RealPath = os.path.realpath
+    ) -> Launch:
         """Return the launch as the site allows it to its submitter, with links in its mounts resolved where limited.
 
         Raises RuntimeFault for options that this user may not use. `root` returns the root directory as the runtime
-        sees it.
+        sees it, `follow` the path that one has on the machine of the containers.
         """
         if launch.submitter is not None and not self.is_operator(launch.submitter):
             return self._plain_user(launch.submitter).admitted(root, launch, until)
+        followed = cache(partial(self._follow_below_listed, follow))  # what was checked is what is mounted
+        refused = self._mount_refusals(launch.spec, followed)
         try:
-            for each in (*option_refusals(launch.spec.options, self._allow), *self._mount_refusals(launch.spec)):
+            for each in (*option_refusals(launch.spec.options, self._allow), *refused):
                 raise not_allowed(each.sentence)
-            spec = launch.spec if self._allow.mounts is None else _resolved(launch.spec)
+            spec = _resolved(launch.spec, followed) if limits_mounts(self._allow) else launch.spec
         except OSError as error:
             text = f"{error.filename} cannot be mounted: {(error.strerror or str(error)).lower()}"
             raise not_allowed(f"{text} (make it before the job starts)") from error
@@ -498,26 +527,54 @@ class UserPermissions(Struct, frozen=True):
     def _allow(self) -> AllowSettings:
         return self.settings.policy.allow
 
-    def _mount_refusals(self, spec: JobSpec) -> Iterator[OptionRefusal]:
-        for source in mount_sources(spec.options) if limits_mounts(self._allow) else ():
+    def _mount_refusals(self, spec: JobSpec, follow: RealPath) -> Iterator[OptionRefusal]:
+        sources = list(mount_sources(spec.options)) if limits_mounts(self._allow) else []
+        if not sources:
+            return
+        roots, sockets = [*(self._allow.mounts or ())], self._engine_sockets()
+        for root in self._allow.mounts or ():
+            with suppress(OSError):
+                roots.append(follow(root))
+        for source in sources:
             try:
-                resolved = os.path.realpath(source.path)
+                resolved = follow(source.path)
             except OSError as error:  # a link that only the engine may follow, such as /proc/1/root
                 what = f"{source.path} cannot be checked: {error.filename}: {error.strerror}"
-                yield OptionRefusal(source.option, what, "mount a directory that you may look into")
+                yield OptionRefusal(
+                    source.option, what, "mount a directory that is listed itself, or that you may look into"
+                )
             else:
-                if found := forbidden_mount(source, resolved, self._allow, self._engine_sockets()):
+                if found := forbidden_mount(source, resolved, self._allow, roots, sockets):
                     yield found
 
+    def _follow_below_listed(self, follow: RealPath, path: str) -> str:
+        """Return the path without links; a listed directory whose links cannot be followed as it is written.
+
+        Its links are the site's own, unless it is below another one, where a job could make some.
+        """
+        try:
+            return follow(path)
+        except OSError:
+            plain, listed = posixpath.normpath(path), list(map(posixpath.normpath, self._allow.mounts or ()))
+            if [root for root in listed if holds(root, plain)] == [plain]:
+                return plain
+            raise
+
     def _engine_sockets(self) -> list[str]:
-        address = self.settings.runtime.docker_host or os.environ.get("DOCKER_HOST", "")
-        sockets = (*SOCKETS, *([address.removeprefix("unix://")] if address.startswith("unix://") else ()))
-        return [os.path.realpath(path) for path in sockets]
+        kind, place = self._address
+        path = place.lstrip("/") if kind in _LOCAL else place.partition("/")[2] if kind == "ssh" else ""
+        sockets = [*SOCKETS, *filter(None, [path and f"/{path}", self.settings.access.socket])]
+        return [*sockets, *map(os.path.realpath, sockets)]
+
+    @property
+    def _address(self) -> tuple[str, str]:
+        """Scheme of the engine's address, and what follows it."""
+        kind, _, place = self.engine_url().partition("://")
+        return kind, place
 
     def _plain_user(self, uid: int) -> PlainUser:
-        ours = filter(None, [self.settings.access.socket])
-        guarded = (*self._engine_sockets(), *map(os.path.realpath, ours))
-        return PlainUser(uid, self.directory, self.settings, guarded)
+        machine = self.jobs_machine()
+        return PlainUser(uid, self.directory, self.settings, tuple(self._engine_sockets()), machine)
 
     def is_operator(self, uid: int) -> bool:
         """Return whether this user is root, owns the state directory, or is named by `policy.operators`."""
@@ -549,18 +606,18 @@ def account_number(name: str) -> tuple[int | None, bool]:
         return None, is_group
 
 
-def _resolved(spec: JobSpec) -> JobSpec:
+def _resolved(spec: JobSpec, follow: RealPath) -> JobSpec:
     volumes, mounts = [], []
     for text in spec.options.volumes:
         source = docker_args.volume_source(text)
-        real = os.path.realpath(source) if source.startswith("/") else source
+        real = follow(source) if source.startswith("/") else source
         if ":" in real:
             raise ValueError(f"{source} is {real}, which has a colon in it")
         volumes.append(real + text[len(source) :])
     for text in spec.options.mounts:
         wanted = docker_args.mount(text)
         is_bind = wanted.kind == "bind"
-        mounts.append(docker_args.with_source(text, os.path.realpath(wanted.source)) if is_bind else text)
+        mounts.append(docker_args.with_source(text, follow(wanted.source)) if is_bind else text)
     return replace(spec, options=replace(spec.options, volumes=tuple(volumes), mounts=tuple(mounts)))
 
 

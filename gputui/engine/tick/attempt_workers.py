@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gputui.domain.container import ContainerRecord, ContainerState, Launch
 from gputui.domain.errors import Cause, CauseCode, NotFoundError, RuntimeFault, RuntimeUnavailableError, StoreError
@@ -354,7 +355,10 @@ class AttemptWorkers(Struct, eq=False):
             would repeat the start without a pause."""
             try:
                 rules = self._permissions
-                permit = partial(rules.permitted, runtime.root_directory) if rules else None
+                permit = None
+                if rules:
+                    rules = replace(rules, engine_url=lambda: runtime.status().address)
+                    permit = partial(rules.permitted, runtime.root_directory, follow=runtime.real_path)
                 fault = start_attempt(
                     self._store, runtime, launch, self._clock, self._settings, permit, self._before_start
                 )

@@ -9,6 +9,7 @@ import math
 import os
 import re
 import resource
+import shlex
 import shutil
 import socket
 import struct
@@ -28,7 +29,7 @@ from msgspec.structs import replace
 from gputui.domain.errors import InputError, RuntimeUnavailableError
 from gputui.domain.kept_data import EngineRecord
 from gputui.domain.settings import RuntimeSettings, parse_ssh_address
-from gputui.domain.text import plain
+from gputui.domain.text import last_line, plain
 from gputui.thin import SERVICE_SOCKET
 
 DEFAULT_URL = "unix:///var/run/docker.sock"
@@ -376,6 +377,27 @@ class Tunnel:
     def shell(self, command: str) -> list[str]:
         """Return words that run a command on the host over this connection, or over one of their own if it is lost."""
         return ["ssh", "-T", *_OPTIONS, f"-oControlPath={self._file('c')}", *self._address.words, command]
+
+    def real_path(self, path: str) -> str:
+        """Return the path without links, as the host's own `realpath` tells whoever logs in.
+
+        Raises OSError if it tells none, RuntimeUnavailableError if the host is not reached.
+        """
+        self.socket_path()
+        words = self.shell(f"exec realpath -- {shlex.quote(path)}")
+        try:
+            done = subprocess.run(  # noqa: S603 - ssh, to the user's own address
+                words, stdin=subprocess.DEVNULL, capture_output=True, timeout=LOGIN_WITHIN, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise RuntimeUnavailableError(f"{self._address.host} does not answer: {path} cannot be looked up") from None
+        found = os.fsdecode(done.stdout.removesuffix(b"\n"))
+        if done.returncode == 255:  # ssh's own
+            raise RuntimeUnavailableError(f"{self._address.host} is not reached: {last_line(done.stderr)}")
+        if done.returncode or not found.startswith("/") or "\n" in found:  # a line more may be of a login shell
+            why = last_line(done.stderr or done.stdout).rpartition(": ")[2]
+            raise OSError(errno.ENOENT, why or "realpath tells nothing", path)
+        return found
 
     def has_service(self) -> bool:
         """Return whether a service of gputui had its socket on the host at the login; False when uncertain."""

@@ -5,7 +5,9 @@ docker-py is imported at the first call to the engine.
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -359,6 +361,14 @@ class DockerRuntime:
             text = f"the files of {facts.name} at {self._connection.where} cannot be looked at from here"
             raise RuntimeFault(Cause(CauseCode.NOT_ALLOWED, f"{text}, so only operators may mount them"))
         return engine_root(self._connection.endpoint.socket_path)
+
+    def real_path(self, path: str) -> str:
+        facts, endpoint = self._current_facts(), self._connection.endpoint
+        if facts.gpus.is_local:
+            return os.path.realpath(path)
+        if endpoint is not None and endpoint.is_ssh:
+            return tunnel_to(endpoint.url).real_path(path)
+        raise OSError(errno.EOPNOTSUPP, f"links of {facts.gpus.elsewhere} are followed over ssh alone", path)
 
     def create(self, launch: Launch) -> Created:
         """Create the container, or adopt an existing one of its name."""

@@ -385,6 +385,9 @@ class ProcessRuntime:
     def root_directory(self) -> str:
         return "/"
 
+    def real_path(self, path: str) -> str:
+        return os.path.realpath(path)
+
     def rivals(self, container_id: str) -> tuple[ContainerRecord, ...]:
         return ()  # the probe sees processes of other state directories
 
