@@ -141,7 +141,9 @@ def test_the_queue_there_is_told_of_its_guest(engine: StandInEngine, connect: Op
     another = connect("third0000000")
     assert gives(another).owner == "", "two guests are equals, as two queues of one machine are"
     told = another.status().warnings[-1]
-    assert "submit to one of them, so that one queue has them all" in told, "neither queue is that machine's"
+    assert told.startswith(f"queue {STORE} of another state directory of this machine starts jobs on GPUs of gpu1 too")
+    advice = "submit to one of them, by `--state` or GPUTUI_STATE, so that one queue has them all"
+    assert advice in told, "neither queue is that machine's"
 
 
 def test_what_labels_tell_is_short_and_plain(engine: StandInEngine, connect: Open) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -170,7 +171,7 @@ T = TypeVar("T")
 NAME = "docker"
 _CAPABILITY = RuntimeFeatures(images=True, limits=True, foreign=True)
 _GUEST = (
-    "gputui on {} starts jobs on GPUs of {} too: each queue leaves the other's GPUs alone and does not know its order; "
+    "{} starts jobs on GPUs of {} too: each queue leaves the other's GPUs alone and does not know its order; "
     "{}, so that one queue has them all"
 )
 _CLOCK = (
@@ -312,9 +313,15 @@ class DockerRuntime:
             gpus = replace(gpus, owner=self._owner())
             if gpus.owner and (refusal := engine_refusal(gpus, ())):
                 gpus = replace(gpus, warnings=(*gpus.warnings, refusal.sentence))
-        guests = sorted({each.guest_of for each in self._others if each.guest_of})
-        advice = "submit to one of them" if gpus.elsewhere else "submit from there by `gputui --on`"
-        told = [_GUEST.format(guest, gpus.machine, advice) for guest in guests]
+        told = []
+        for guest, store in sorted({each.guest_of: each.store for each in self._others if each.guest_of}.items()):
+            who, advice = f"gputui on {guest}", "submit to one of them"
+            if not gpus.elsewhere:
+                advice = "submit from there by `gputui --on`"
+            elif guest == socket.gethostname():
+                who = f"queue {store} of another state directory of this machine"
+                advice = "submit to one of them, by `--state` or GPUTUI_STATE"
+            told.append(_GUEST.format(who, gpus.machine, advice))
         if abs(ahead := self._cache.ahead) > _SMALLEST_DIFFERENCE:
             how = f"{format_duration(abs(ahead))} {'ahead of' if ahead > timedelta() else 'behind'}"
             told.append(_CLOCK.format(gpus.machine or "the engine", how))
