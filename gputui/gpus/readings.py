@@ -133,9 +133,6 @@ class ProbeFault(Exception):  # noqa: N818 - most are faults of the machine
 class AgainError(ProbeFault):
     """A probe process gives no more readings, and the next one is to follow: nothing failed."""
 
-    def __init__(self, text: str = "it asks to be started again") -> None:
-        super().__init__(ProbeCode.UNREACHABLE, text)
-
 
 _Number = TypeVar("_Number", int, float)
 _Values = TypeVar("_Values", bound=Struct)

@@ -177,7 +177,7 @@ class RemoteProcess:
 
     def _fault(self, words: str) -> Exception:
         if not self._lines.has_begun and self._unfit(words):
-            return AgainError(words)
+            return AgainError(ProbeCode.UNREACHABLE, words)
         return ProbeFault(ProbeCode.UNREACHABLE, words)
 
     def kill(self) -> None:

@@ -194,7 +194,7 @@ class CheckedLines:
     def _checked(self, line: Facts | Sweep | Failed | CallLine) -> Facts | Sweep | CallLine:
         if isinstance(line, Failed):
             if line.code == RESTART:
-                raise AgainError
+                raise AgainError(ProbeCode.UNREACHABLE, "it asks to be started again")
             code = CODES.get(line.code, ProbeCode.FAILED)
             raise ProbeFault(code, describe_failure(code, plain(line.text[:400], 100)))
         if isinstance(line, CallLine):

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import Executor
-from contextlib import suppress
 from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -212,18 +211,16 @@ class Observer:
         while (left := until - time.monotonic()) > 0:
             if self._poked.wait(min(left, pause)):
                 return True
-            if left > pause and not self._answers():
-                break
+            if left > pause:
+                if self._latest.records is None:
+                    break
+                self._asked_at = time.monotonic()
+                try:
+                    self.runtime.inspect(_NOBODY)
+                except RuntimeFault:
+                    break
+                self._asked_at = None
         return False
-
-    def _answers(self) -> bool:
-        if self._latest.records is None:
-            return False
-        self._asked_at = time.monotonic()
-        with suppress(RuntimeFault):
-            self.runtime.inspect(_NOBODY)
-            self._asked_at = None
-        return self._asked_at is None
 
 
 _SLOWEST = 10.0
