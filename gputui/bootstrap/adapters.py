@@ -174,7 +174,7 @@ def read_gpus(options: Options, patience: float, probe: GpuProbe | None = None) 
 
 def measured_snapshot(options: Options, store: Queue, probe: GpuProbe | None = None) -> Snapshot:
     """Return a snapshot from a reading by this process (with `probe` if given), for use when no scheduler runs."""
-    from gputui.domain.policy.availability import Evidence, gpu_views
+    from gputui.domain.policy.availability import Evidence, gpu_views, why_unseen
 
     probe = probe or make_probe(options, once=True)
     probe.start()  # it reads while the runtimes are asked
@@ -187,6 +187,7 @@ def measured_snapshot(options: Options, store: Queue, probe: GpuProbe | None = N
         controls=store.controls(),
         unreadable=store.unreadable(),
         foreign=foreign,
+        unseen=why_unseen(down),
     )
     now = bootstrap.clock().now()
     rows = gpu_views(evidence, options.settings.scheduler, now)

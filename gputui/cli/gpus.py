@@ -36,11 +36,14 @@ def picture(backend: DirectBackend) -> Snapshot:
         if snapshot.gpus or status is None or status.code is not ProbeCode.STARTING or time.monotonic() > deadline:
             break
         time.sleep(0.1)  # its scheduler has just begun
+    known = (each for node in snapshot.nodes for each in node.runtimes if not RUNTIMES.get(each.name))
+    down = [each for each in known if each.asked and not each.up]
     if not snapshot.gpus:
+        # an engine that is named wrongly may be elsewhere: a missing driver here is not the reason
+        if unnamed := next((each.text for each in down if not each.address), ""):
+            raise GputuiError(unnamed)
         raise GputuiError(status.text if status else "no GPUs are known", hint="gputui doctor shows more")
-    for runtime in (each for node in snapshot.nodes for each in node.runtimes if each.asked and not each.up):
-        if not RUNTIMES.get(runtime.name):
-            terminal.write(f"containers are not known: {plain(runtime.text)}\n", err=True)
+    terminal.write_lines((f"containers are not known: {plain(each.text)}\n" for each in down), err=True)
     return snapshot
 
 

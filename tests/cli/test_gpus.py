@@ -19,6 +19,7 @@ from gputui.domain.policy.availability import UNANSWERED
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Node, Snapshot, WindowState, WindowView
 from gputui.domain.text import minute
+from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run, picture, put
 from tests.factories import GIB, NOW, gpu, running, sample, snapshot, uuid, view
 
@@ -61,6 +62,27 @@ def test_a_row_names_user_and_problem(run: Run, store: KeptStore, monkeypatch: p
     assert "0%" not in rows[2]
     assert rows[3].endswith("drained by alice; Xid: Xid 79")
     assert [each["uuid"] for each in json.loads(run("gpus", "--json").out)] == [uuid(i) for i in range(4)]
+
+
+@cases(
+    ("variable", "words"),
+    [
+        ({"DOCKER_CONTEXT": "nosuch"}, "there is no docker context 'nosuch' (`docker context ls` lists the contexts)"),
+        ({"DOCKER_HOST": "foo://x"}, "DOCKER_HOST is 'foo://x', which is not an address of an engine"),
+    ],
+)
+def test_an_engine_that_is_named_wrongly_is_the_reason(
+    run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch, variable: dict[str, str], words: str
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "")
+    for name, value in variable.items():
+        monkeypatch.setenv(name, value)
+    seen = ProbeReading(status=ProbeStatus(ProbeCode.NO_LIBRARY, "no NVIDIA driver here"))
+    for reading in (seen, replace(seen, gpus=(gpu(0),))):
+        monkeypatch.setattr(adapters, "read_gpus", lambda options, patience, probe, it=reading: it)
+        result = run("gpus")
+        assert words in result.err
+        assert result.code == (0 if reading.gpus else 1)
 
 
 def test_a_drain_is_shown_beside_the_job_and_a_lost_gpu_as_lost(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

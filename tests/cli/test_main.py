@@ -67,6 +67,19 @@ def test_bad_usage_exits_with_2_and_prints_one_plain_line(run: Run, arguments: l
     assert "\x1b" not in result.err
 
 
+@cases(
+    ("words", "told"),
+    [
+        (("serve", "--nonsense"), "no such option '--nonsense' (gputui serve --help shows more)"),
+        (("serve", "--stand"), "no such option '--stand' (gputui serve --help shows more)"),
+        (("serve", "--metric"), "Did you mean '--metrics'?"),
+        (("remot",), "no such command 'remot' (gputui --help lists the commands)"),
+    ],
+)
+def test_what_is_hidden_is_not_suggested(run: Run, words: tuple[str, ...], told: str) -> None:
+    assert told in run(*words).err
+
+
 @cases("group", ["tenant", "cron", "state"])
 def test_a_group_without_a_command_prints_its_help(run: Run, group: str) -> None:
     result = run(group)

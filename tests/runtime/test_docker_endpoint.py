@@ -60,6 +60,13 @@ def test_contexts(config: Path) -> None:
     add_context(config, "lab", "ssh://alice@gpu1", current=True)
     found = find_endpoint(RuntimeSettings())
     assert (found.url, found.socket_path, found.is_ssh) == ("ssh://alice@gpu1", None, True)
+    # one that is damaged is named
+    damaged: list[object] = [{}, ["x"], {"docker": "x"}, {"docker": {}}]
+    for endpoints in damaged:
+        [meta] = config.glob("contexts/meta/*/meta.json")
+        meta.write_text(json.dumps({"Name": "lab", "Endpoints": endpoints}))
+        with pytest.raises(RuntimeFault, match="the docker context 'lab' names no host"):
+            find_endpoint(RuntimeSettings())
     # a config file that cannot be read is named
     (config / "config.json").write_text("{")
     with pytest.raises(RuntimeFault, match=r"config\.json"):

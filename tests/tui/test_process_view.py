@@ -9,7 +9,7 @@ from textual.pilot import Pilot
 
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import ALL_SHARES, GpuProcess, GpuState
-from gputui.domain.gpu_processes import GpuProcessRow
+from gputui.domain.gpu_processes import JOB, GpuProcessRow
 from gputui.tui.actions import ExitChoice
 from gputui.tui.present.process import ProcessOrder, process_page
 from gputui.tui.screens.dialogs import Confirm
@@ -159,6 +159,9 @@ async def test_the_environment_or_the_reason_for_its_absence_is_shown() -> None:
         await pilot.press("e")
         await until(pilot, lambda: shows(it, "WANDB_MODE=offline"))
         assert isinstance(it.app.screen, ProcessPage)
+        there = ProcessPage(GpuProcessRow(7, JOB, job_id=5, machine="gpu1"), it.app.services.foreign)
+        it.app.push_screen(there)
+        await until(pilot, lambda: shows(it, "processes of gpu1 cannot be read from here"))
     refused = process_page(GpuProcessRow(7, "foreign"), None, "the environment of pid 7 belongs to bob", 80)
     assert "belongs to bob" in "".join(text for text, _ in refused[-1])
 

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gputui.domain.container import EngineGpus, ForeignContainer
+from gputui.domain.container import EngineGpus, ForeignContainer, RuntimeStatus
 from gputui.domain.gpu import (
     Gpu,
     GpuProcess,
@@ -61,6 +61,7 @@ def sharers(jobs: Iterable[Job], uses: dict[JobId, MeasuredUse]) -> tuple[Sharer
 AWAITED = "waiting for a reading taken since its last job ended"
 UNANSWERED = "Docker does not answer, so other containers cannot be seen"
 UNASKED = "asking for other containers"
+NOT_ITS_ENGINE = "Docker here is not this queue's engine, so other containers cannot be seen"
 UNCUT = "in MIG mode without instances: make some with nvidia-smi mig -cgi, or end it with nvidia-smi -mig 0"
 UNLISTED = "its driver has no list of processes (scheduler.need_process_lists = false accepts that)"
 
@@ -76,9 +77,9 @@ class Evidence(Struct, frozen=True):
     unreadable: tuple[Unreadable, ...] = ()
     """Jobs that cannot be read and may hold GPUs."""
     foreign: tuple[ForeignContainer, ...] | None = ()
-    """Foreign containers; None: the engine does not answer, so other users of the GPU are unknown."""
-    is_asked: bool = True
-    """True if the engine was asked; before that, a missing answer is not an error."""
+    """Foreign containers; None: they are not known, so other users of the GPU are unknown."""
+    unseen: str = UNANSWERED
+    """Reason why they are not known."""
     freed_at: Mapping[str, datetime] = field(default_factory=dict)
     """Time at which each GPU was last released; an older reading still shows its last job."""
     sessions: Mapping[int, JobId] = field(default_factory=dict)
@@ -114,6 +115,11 @@ def gpu_views(evidence: Evidence, settings: SchedulerSettings, now: datetime) ->
         for gpu in evidence.reading.gpus
     ]
     return (*rows, *(_unseen(uuid, jobs) for uuid, jobs in by_gpu.items() if uuid not in boards))
+
+
+def why_unseen(runtimes: Iterable[RuntimeStatus]) -> str:
+    """Return why the containers of runtimes that were asked are not known."""
+    return NOT_ITS_ENGINE if any(each.short and not each.up for each in runtimes) else UNANSWERED
 
 
 def _unseen(uuid: str, jobs: tuple[Job, ...]) -> GpuView:
@@ -249,7 +255,7 @@ def _judge_use(
             return GpuState.FOREIGN, f"in use by {named[first.pid]}, which does not hold it (pid {first.pid})"
         return GpuState.FOREIGN, f"process {first.pid} ({first.command or 'unknown'}) of {first.user or 'unknown'}"
     if evidence.foreign is None:
-        return GpuState.UNKNOWN, UNANSWERED if evidence.is_asked else UNASKED
+        return GpuState.UNKNOWN, evidence.unseen
     if sample.memory_used is None:  # a GPU without memory of its own has no such figure
         return (GpuState.FREE, "") if gpu.unified else (GpuState.UNKNOWN, "its memory cannot be read")
     ignored = (each.memory or 0 for each in sample.processes or () if each.is_any_of(settings.ignore_processes))

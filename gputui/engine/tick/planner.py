@@ -19,7 +19,7 @@ from gputui.domain.gpu import GpuState, GpuView, ProbeReading
 from gputui.domain.idle_gpus import IdleTracker
 from gputui.domain.job import Job
 from gputui.domain.job_spec import RUNTIMES, JobId
-from gputui.domain.policy.availability import Evidence, gpu_views
+from gputui.domain.policy.availability import UNASKED, Evidence, gpu_views, why_unseen
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.policy.queue_order import OrderCache
 from gputui.domain.policy.reservations import with_claims
@@ -216,7 +216,7 @@ def leader_snapshot(
         controls=queue.controls,
         unreadable=queue.unreadable,
         foreign=_foreign(queue.jobs, observed.runtimes),
-        is_asked=any(latest.begun for latest in observed.runtimes if latest.foreign is None or latest.records is None),
+        unseen=_why_unseen(observed.runtimes),
         freed_at=observed.freed_at,
         # by session leader pid, to identify processes of this machine's host jobs with unreadable environments
         sessions={
@@ -266,6 +266,11 @@ def _foreign(jobs: Mapping[JobId, Job], observations: Iterable[Observation]) -> 
                 name = f"attempt {stray.attempt} of job {stray.job_id}, {end}"
             found.append(ForeignContainer(stray.id, name, None, stray.gpus, started_at=stray.started_at))
     return tuple(found)
+
+
+def _why_unseen(observations: Iterable[Observation]) -> str:
+    silent = [latest for latest in observations if latest.foreign is None or latest.records is None]
+    return why_unseen(latest.status for latest in silent) if any(latest.begun for latest in silent) else UNASKED
 
 
 class _FrozenClock(Struct, frozen=True):

@@ -212,7 +212,7 @@ def _of_context(name: str) -> Endpoint:
     meta = contexts / "meta" / key / "meta.json"
     if not meta.exists():
         raise RuntimeUnavailableError(f"there is no docker context {name!r}", hint=_CONTEXT_HINT)
-    docker = (_read_json(meta).get("Endpoints") or {}).get("docker") or {}
+    docker = _table(_table(_read_json(meta).get("Endpoints")).get("docker"))
     if not docker.get("Host"):
         raise RuntimeUnavailableError(f"the docker context {name!r} names no host", hint=_CONTEXT_HINT)
     files, skips = contexts / "tls" / key / "docker", bool(docker.get("SkipTLSVerify"))
@@ -233,6 +233,10 @@ def _read_json(path: Path) -> Mapping[str, Any]:
         raise RuntimeUnavailableError(
             f"cannot read {path}: {error}", hint="repair it, or name the engine: DOCKER_HOST"
         ) from error
+    return _table(found)
+
+
+def _table(found: object) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 

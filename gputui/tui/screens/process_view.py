@@ -133,7 +133,7 @@ class ProcessPage(ScrollingDialog):
         if self._use is None or target is None:
             return EnvironmentRead(None, "it cannot be read from here")
         if target.machine:
-            return EnvironmentRead(None, target.refusal[0])
+            return EnvironmentRead(None, f"processes of {target.machine} cannot be read from here")
         if target.ticks is None:
             return EnvironmentRead(None, "the process cannot be identified from here")
         return EnvironmentRead(self._use.environment(target))

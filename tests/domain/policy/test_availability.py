@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.conditions import conditions
-from gputui.domain.container import ForeignContainer
+from gputui.domain.container import ForeignContainer, RuntimeStatus
 from gputui.domain.gpu import (
     Drain,
     GpuProcess,
@@ -22,7 +22,7 @@ from gputui.domain.gpu import (
     ProbeStatus,
     faulty_gpus,
 )
-from gputui.domain.policy.availability import Evidence, gpu_views, resolve_devices
+from gputui.domain.policy.availability import UNASKED, Evidence, gpu_views, resolve_devices, why_unseen
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Controls, Unreadable
 from tests.cases import cases
@@ -110,8 +110,13 @@ NOT_FREE = {
         "container vllm",
     ),
     "containers unknown": (evidence(foreign=None), GpuState.UNKNOWN, "Docker does not answer"),
+    "containers of another engine than the queue's": (
+        evidence(foreign=None, unseen=why_unseen([RuntimeStatus("docker", False, "another", short="another engine")])),
+        GpuState.UNKNOWN,
+        "not this queue's engine",
+    ),
     "containers not asked for yet": (
-        evidence(foreign=None, is_asked=False),
+        evidence(foreign=None, unseen=UNASKED),
         GpuState.UNKNOWN,
         "asking for other containers",
     ),
