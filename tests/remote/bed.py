@@ -11,6 +11,7 @@ import atexit
 import os
 import shlex
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -205,10 +206,26 @@ def main() -> None:
     bed, begun = Bed(), time.monotonic()
     with until_stopped(bed.destroy):
         bed.start()
-        print(f"# after {time.monotonic() - begun:.1f} s; before each command: {shlex.join(bed.laptop.into)}")
+        print(
+            f"# after {time.monotonic() - begun:.1f} s. Each line opens a shell on the laptop, where `gputui doctor`,"
+        )
+        print(
+            f"# `docker images` and `ssh lab` look at {files.FAR}. Images there: {IMAGE} (nvidia-smi), {PYTHON_IMAGE}"
+        )
         for way in WAYS:
-            own = {name: value for name, value in bed.environ(way).items() if os.environ.get(name) != value}
-            print(f"# {way}: " + " ".join(f"{name}={shlex.quote(value)}" for name, value in own.items()), flush=True)
+            print(shell_line(bed, way), flush=True)
+
+
+def shell_line(bed: Bed, way: str) -> str:
+    """Return the line that opens a shell on the laptop, in which gputui reaches the engine by that way."""
+    own = {name: value for name, value in bed.environ(way).items() if os.environ.get(name) != value}
+    before = own.pop("PATH").removesuffix(os.environ["PATH"])
+    own["GPUTUI_STATE"] = f"{bed.directory}/laptop/state"
+    if way == "tls":  # nothing there has the image that the probe runs in unless told otherwise
+        own["GPUTUI_RUNTIME_PROBE_IMAGE"] = PYTHON_IMAGE
+    words = [shlex.quote(f"{name}={value}") for name, value in own.items()]
+    words.append(f"PATH={shlex.quote(f'{before}{Path(sys.executable).parent}')}:$PATH")
+    return " ".join([shlex.join(bed.laptop.into), "env", *words, "bash"])
 
 
 if __name__ == "__main__":

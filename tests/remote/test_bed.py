@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from tests.cases import cases
 from tests.needs import ROOT
 from tests.process_list import children
 from tests.remote import files
-from tests.remote.bed import WAYS, Bed
+from tests.remote.bed import WAYS, Bed, shell_line
 from tests.remote.conftest import Laptop
 from tests.remote.image import PYTHON_IMAGE
 from tests.runtime.dockerd import IMAGE, has_cgroups, is_alive
@@ -48,6 +49,15 @@ def test_a_container_has_the_driver_if_it_asks_for_it(bed: Bed, capability: str,
     gpus = f'"device={bed.uuids[0]}","capabilities={capability}"'
     words = ("--rm", "--network", "host", "--gpus", gpus, PYTHON_IMAGE, "python3", "-c", READ_UUID)
     assert bed.docker("run", *words, check=False) == (bed.uuids[1] if reads else "")
+
+
+@cases("way", WAYS)
+def test_a_shell_of_each_way_sees_the_gpus(bed: Bed, way: str) -> None:
+    looks = f"gputui gpus --json; docker image inspect {PYTHON_IMAGE} >/dev/null && ssh lab hostname"
+    line = f"{shell_line(bed, way)} -c '{looks}'"
+    told = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert told.stdout.endswith(f"{files.FAR}\n"), told.stderr
+    assert all(uuid in told.stdout for uuid in bed.uuids)
 
 
 @pytest.mark.long
