@@ -378,6 +378,11 @@ class GpuIndex(Struct):
                 found[node] = found.get(node, 0) | bit
         return tuple(found.items())
 
+    def is_known(self, grant: Grant) -> bool:
+        """Return whether all of them are read and sound, so that each is free once no job holds it."""
+        rows = map(self.row, gpu_bits(grant))
+        return all(not row.stale and row.health.is_schedulable for row in rows)
+
     def uuids(self, grant: Grant) -> tuple[str, ...]:
         """Return the UUIDs, in the order of the driver's indices."""
         rows = [row for node, mask in grant for bit, row in enumerate(self.rows[node]) if mask >> bit & 1]

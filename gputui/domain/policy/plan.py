@@ -22,7 +22,7 @@ from gputui.domain.policy.decide import Outcome, can_decide, decide, next_settli
 from gputui.domain.policy.lanes import LaneKey, Waiting
 from gputui.domain.policy.placement import SOON
 from gputui.domain.policy.planning_context import PlanningContext
-from gputui.domain.policy.queue_order import OrderCache, OrderedQueue, QueuedJob, order_queue, queue_lanes
+from gputui.domain.policy.queue_order import OrderCache, OrderedQueue, order_queue, queue_lanes
 from gputui.domain.policy.reasons import Gated, Reasons
 from gputui.domain.policy.retry import JITTER, FastFailureGuard
 from gputui.domain.policy.waits import ArrayTally, Dependencies
@@ -141,9 +141,9 @@ WORK, WORK_A_START = 100_000, 1_000
 
 
 def expected_runs(
-    context: PlanningContext, gated: Iterable[QueuedJob], most: int, reach: Reach | None = None
+    context: PlanningContext, gated: OrderedQueue, most: int, reach: Reach | None = None
 ) -> Iterator[RunningJob]:
-    """Yield the first `most` starts after those of now, with their planned GPUs.
+    """Yield the first `most` starts after those of now, with their planned GPUs; none on GPUs that are not read.
 
     `reach` records how far the forecast got.
     """
@@ -163,22 +163,22 @@ def expected_runs(
     moments += nsmallest(SETTLINGS, {at for at in times if at > now})
     runs = simulate(cluster, now, known, moments=moments, ended=behind.ended, reach=reach)
     for number, run in enumerate(runs, 1):
-        yield run
+        if context.gpus.is_known(run.grant):
+            yield run
         if number == most:
             reach.at, reach.is_short = run.started, True
             return
 
 
-def _coming(context: PlanningContext, gated: Iterable[QueuedJob]) -> tuple[list[Arrival], _Dependents]:
+def _coming(context: PlanningContext, gated: OrderedQueue) -> tuple[list[Arrival], _Dependents]:
     """Return the jobs that will wait for GPUs from a known time on, and those that will once others have ended."""
     known: list[Arrival] = []
-    open_ones = [] if context.snapshot.controls.paused else [entry for entry in gated if not entry.job.held]
-    jobs = {job.id: job for job in context.snapshot.jobs} if open_ones or context.making_way else {}
+    jobs = {job.id: job for job in context.snapshot.jobs} if gated.jobs or context.making_way else {}
     dependencies = Dependencies.of(jobs.values())
     behind = _Dependents(dependencies.arrays)
     for _, key, item in queue_lanes(context, [jobs[victim] for victim in context.making_way]):
         behind.preempted[item.id] = Arrival(context.second, key, item)
-    for entry in open_ones:
+    for entry in gated:
         job = entry.job
         unmet = dependencies.awaited(job)
         times = [at.timestamp() for at in (job.not_before, job.spec.begin_at) if at is not None and at > context.now]
@@ -439,7 +439,10 @@ def _parted(context: PlanningContext, waiting: OrderedQueue, situation: GateCont
     why = {job.id: reason for job in asked if (reason := first_gate(job, situation)) is not None}
     if not why:
         return Gated(why, OrderedQueue([], [], [])), waiting
-    gated = waiting.at(place for place, job in enumerate(waiting.jobs) if job.id in why)
+    closed = {is_host: bool(situation.paused or situation.down[is_host]) for is_host in (False, True)}
+    gated = waiting.at(
+        place for place, job in enumerate(waiting.jobs) if job.id in why and not (job.held or closed[job.spec.is_host])
+    )
     return Gated(why, gated), waiting.at(place for place, job in enumerate(waiting.jobs) if job.id not in why)
 
 
@@ -453,10 +456,7 @@ def plan(snapshot: Snapshot, settings: Settings, now: datetime, known: OrderCach
     may_start = (
         context.cluster.lanes
         or context.making_way
-        or any(
-            not job.held and (job.not_before or (spec := job.spec).begin_at or spec.after or spec.after_any)
-            for job in gated.line.jobs
-        )
+        or any(job.not_before or (spec := job.spec).begin_at or spec.after or spec.after_any for job in gated.line.jobs)
     )  # as all others wait for nothing that comes by itself
     runs = expected_runs(context, gated.line, settings.policy.forecast_jobs, reach) if may_start else ()
     return Plan(

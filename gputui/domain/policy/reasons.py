@@ -35,7 +35,7 @@ class Gated(NamedTuple):
 
     why: Mapping[JobId, Reason]
     line: OrderedQueue
-    """Gated jobs in their order."""
+    """Those among them that may start by themselves later, in their order."""
 
 
 class _Turn(NamedTuple):
@@ -217,6 +217,8 @@ class Reasons(Mapping[JobId, Reason]):
             who = f"job {self._shown(ids[0])} is" if len(ids) == 1 else f"jobs {', '.join(map(self._shown, ids))} are"
             grace = self._context.settings.policy.preemption_grace.total_seconds()
             text = f"; {who} being preempted for it, up to {grace:g} s grace"
+        if not self._context.gpus.is_known(hold.grant):
+            return text
         text += f"; expected {self._time(hold.at)}"
         if hold.because is not None and hold.because not in making_way:
             known = self._context.sources.get(hold.because)
@@ -233,7 +235,7 @@ class Reasons(Mapping[JobId, Reason]):
         kept = f"{plural(count, 'GPU')} {_are(count)} reserved for job {self._shown(hold.id)}"
         return (
             f"; {kept}, for which others make way"
-            if hold.is_firm
+            if hold.is_firm or not self._context.gpus.is_known(hold.grant)
             else f"; would run past {self._time(hold.at)}, when {kept}"
         )
 

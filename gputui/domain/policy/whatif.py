@@ -120,7 +120,7 @@ def timeline(
         start, end = when(run.started), when(run.started + run.duration)
         planned.append(Bar(run.id, kind, uuids(run.grant), start, end, context.expected(run.id).source))
     promise = None
-    if head is not None and outcome.head is not None:
+    if head is not None and outcome.head is not None and context.gpus.is_known(head.grant):
         expected = context.expected(head.id)
         end = when(head.at + expected.seconds)
         promise = Bar(head.id, BarKind.HEAD, uuids(head.grant), when(head.at), end, expected.source)

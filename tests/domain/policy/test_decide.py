@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from gputui.domain.action import Cancel, DrainGpus, SetPriority
 from gputui.domain.container import RuntimeStatus
-from gputui.domain.gpu import Drain, GpuState, GpuView
+from gputui.domain.gpu import Drain, GpuState, GpuView, Health, HealthCode
 from gputui.domain.job import Job
 from gputui.domain.policy.availability import AWAITED
 from gputui.domain.policy.plan import Plan, plan
@@ -313,6 +313,29 @@ def test_a_dependent_job_and_one_that_begins_later_are_forecast() -> None:
     ]
     found = planned(jobs)
     assert found.forecast == {2: NOW + HOUR, 3: NOW + 2 * HOUR, 4: NOW + 3 * HOUR}
+
+
+@cases(
+    "changes",
+    [
+        {"health": Health(HealthCode.LOST, "lost: it is gone")},
+        {"health": Health(HealthCode.UNKNOWN, "no readings"), "stale": True, "sample": None},
+    ],
+)
+def test_no_start_is_promised_on_gpus_that_may_not_be_there(changes: dict[str, Any]) -> None:
+    jobs = [holder(1, 0, 1, hours=1), job(2, gpus=1, age=60), job(3, gpus=1, after=(1,))]
+    rows = [view(0, GpuState.ALLOCATED, job_id=1, job_ids=(1,)), view(1, GpuState.UNKNOWN)]
+    assert plan(of_rows(jobs, rows), Settings(), NOW).forecast.keys() == {2, 3}
+    found = plan(of_rows(jobs, [replace(rows[0], **changes), rows[1]]), Settings(), NOW)
+    assert found.forecast == {}
+    assert found.reasons[2].text == "needs 1 GPU: 0 free, 1 held by jobs, 1 unknown"
+
+
+def test_no_start_is_promised_while_the_engine_does_not_answer() -> None:
+    jobs = [holder(1, 0, 8, hours=1), job(2, gpus=1, after=(1,)), job(3, gpus=1, begin_at=NOW + 3 * HOUR)]
+    there = seen(jobs).nodes[0]
+    down = replace(there, runtimes=(RuntimeStatus("docker", False, "Docker does not answer"),))
+    assert plan(replace(seen(jobs), nodes=(down,)), Settings(), NOW).forecast == {}
 
 
 def test_limits_of_the_standing_rule() -> None:
