@@ -167,11 +167,10 @@ def of_gpu_access(gpus: EngineGpus, host: EngineHost | None, service: EngineServ
 
 
 def _of_unregistered(host: EngineHost) -> DoctorCheck:
-    if not host.toolkit:
-        text = "NVIDIA's Container Toolkit is not installed: nothing of it is on the engine's PATH"
-        return fail(_NAME, text, _NO_GPUS, f"{INSTALL}\n{host.register}")
     if host.hook is None:
         text = f"only {', '.join(host.toolkit)} is installed, {HOOK} is missing, and runtime nvidia is not registered"
+        if not host.toolkit:
+            text = "NVIDIA's Container Toolkit is not installed: nothing of it is on the engine's PATH"
         return fail(_NAME, text, _NO_GPUS, f"{INSTALL}\n{host.register}")
     if host.hook_is_new:
         text = (

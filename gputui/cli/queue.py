@@ -198,10 +198,18 @@ def time_word(job: Job, now: datetime) -> str:
     return format_duration(now - job.started_at) + limit
 
 
+def _asked(job: Job) -> str:
+    """Return what was asked for and has not been done yet, in words; empty if nothing."""
+    if job.requeue_requested:
+        return "will be run again"
+    if job.cancel_requested and not job.state.is_terminal:
+        return "will be cancelled"
+    is_late = job.state is JobState.RUNNING and job.suspended is not job.is_suspended
+    return ("will be suspended" if job.suspended else "will be woken") if is_late else ""
+
+
 def why(job: Job, snapshot: Snapshot) -> str:
-    asked = "will be cancelled" if job.cancel_requested and not job.state.is_terminal else ""
-    asked = "will be run again" if job.requeue_requested else asked
-    if asked and not job.stopping:
+    if (asked := _asked(job)) and not job.stopping:
         return asked if snapshot.leader else f"{asked}; {NO_SCHEDULER}"
     if job.state.is_terminal:
         return job.end_info

@@ -140,10 +140,7 @@ def list_(session: Session, as_json: bool) -> None:
                     "end": _utc(window.end),
                     "count": len(window.gpus) or window.count,
                     **attributes(window, "gpus tenant priority"),
-                    "source": view.source,
-                    "claimed_at": _utc(view.claimed_at),
-                    "released_at": _utc(view.released_at),
-                    "lapses_at": _utc(view.lapses_at),
+                    **attributes(view, "source claimed_at released_at lapses_at"),
                     "kept_gpus": list(view.gpus),
                 }
                 for window, view in ((view.window, view) for view in found)
@@ -215,8 +212,9 @@ def _row(view: WindowView, snapshot: Snapshot) -> tuple[str, ...]:
     )
 
 
-def _utc(at: datetime | None) -> str | None:
-    return at.astimezone(UTC).isoformat().replace("+00:00", "Z") if at else None
+def _utc(at: datetime) -> str:
+    """Return a time that the settings file may have in another zone, as other times are in JSON."""
+    return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 MAX_WEIGHT = 1_000_000

@@ -28,7 +28,7 @@ from gputui.domain.job_spec import Interactive, JobId
 from gputui.domain.spec_values import check_gpus
 from gputui.domain.state import NO_SCHEDULER, JobState
 from gputui.domain.submit_action import SubmitJobs
-from gputui.domain.text import plain
+from gputui.domain.text import local_time, plain
 from gputui.ports import Channel
 from gputui.ports.backend import Attach, AwaitedChannel, DirectBackend
 from gputui.request import submitter
@@ -366,9 +366,7 @@ def waiting_words(snapshot: Snapshot, job: Job, start: datetime | None, now: dat
     told = f"waits: {reason.local(now)}" if reason else "waits"
     if start is None or start <= now or (reason is not None and reason.mentions(start)):
         return told
-    here = start.astimezone()
-    when = f"{here:%H:%M}" if here.date() == now.astimezone().date() else f"{here:%a %d %b %H:%M}"
-    return f"{told}; it should start at {when}"
+    return f"{told}; it should start at {local_time(start, now)}"
 
 
 def follow_output(backend: DirectBackend, job_id: JobId, *, is_quiet: bool) -> int:

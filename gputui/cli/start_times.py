@@ -21,7 +21,7 @@ from gputui.domain.policy.whatif import Comparison, Shift, SnapshotChange, compa
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import NO_SCHEDULER, JobState
-from gputui.domain.text import fit, format_duration, plain
+from gputui.domain.text import fit, format_duration, local_time, plain
 from gputui.ports.backend import DirectBackend
 
 MOST_LINES = 100
@@ -77,9 +77,7 @@ def _sentence(job: Job, made: Plan, snapshot: Snapshot, options: Options, now: d
     left = format_duration(at - now)
     if reason and reason.mentions(at):
         return f"should start in {left}: {why}"
-    here = at.astimezone()
-    clock = f"{here:%H:%M}" if here.date() == now.astimezone().date() else f"{here:%a %d %b %H:%M}"
-    return f"should start at {clock}, in {left}" + (f": {why}" if why else "")
+    return f"should start at {local_time(at, now)}, in {left}" + (f": {why}" if why else "")
 
 
 def _on(snapshot: Snapshot, gpus: Sequence[str]) -> str:

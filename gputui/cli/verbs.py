@@ -82,10 +82,10 @@ def show_shifts(session: Session, backend: DirectBackend, action: actions.Action
 def cancel(session: Session, ids: tuple[tuple[Named, ...], ...], dry_run: bool, quiet: bool) -> None:
     """Cancel jobs, and report on stderr which ones are cancelled and which had already ended."""
     with session.backend() as backend:
-        if dry_run:
-            show_jobs(session, backend, JOB_VERB["cancel"], flat(backend.queue, ids))
-            return
         asked = flat(backend.queue, ids)
+        if dry_run:
+            show_jobs(session, backend, JOB_VERB["cancel"], asked)
+            return
         done = backend.act(actions.Cancel(asked)).ids
         if done and not quiet:
             confirm(changed(JOB_VERB["cancel"], jobs_of(backend.queue, done), backend))

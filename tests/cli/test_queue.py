@@ -149,6 +149,7 @@ def test_reasons_are_shown_with_one_code() -> None:
         (job(3, cancel_requested=True), "will be cancelled"),
         (running(3, cancel_requested=True), "will be cancelled"),
         (running(3, requeue_requested=True), "will be run again"),
+        (running(3).evolve(suspended=True), "will be suspended"),
     ):
         assert queue.why(asked, Snapshot(leader=SERVE, reasons={3: Reason(PendingReason.RESOURCES, "waits")})) == words
         assert queue.why(asked, Snapshot()) == f"{words}; {NO_SCHEDULER}"
