@@ -198,18 +198,14 @@ def time_word(job: Job, now: datetime) -> str:
     return format_duration(now - job.started_at) + limit
 
 
-def _asked(job: Job) -> str:
-    """Return what was asked for and has not been done yet, in words; empty if nothing."""
-    if job.requeue_requested:
-        return "will be run again"
-    if job.cancel_requested and not job.state.is_terminal:
-        return "will be cancelled"
-    is_late = job.state is JobState.RUNNING and job.suspended is not job.is_suspended
-    return ("will be suspended" if job.suspended else "will be woken") if is_late else ""
-
-
 def why(job: Job, snapshot: Snapshot) -> str:
-    if (asked := _asked(job)) and not job.stopping:
+    wishes = {
+        "will be run again": job.requeue_requested,
+        "will be cancelled": job.cancel_requested and not job.state.is_terminal,
+        "will be suspended": job.suspended and job.state.is_active and not job.is_suspended,
+    }
+    asked = next((words for words, is_asked in wishes.items() if is_asked), "")
+    if asked and not job.stopping:
         return asked if snapshot.leader else f"{asked}; {NO_SCHEDULER}"
     if job.state.is_terminal:
         return job.end_info
