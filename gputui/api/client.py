@@ -257,13 +257,10 @@ class ByteStream(Struct, eq=False):
 
     _wire: Wire
     exchange: Exchange
-    is_whole: bool = False
-    """True once the answer has ended properly; else the connection was cut, or silent for too long."""
 
     def __iter__(self) -> Iterator[bytes]:
         try:
             yield from self.exchange.parts()
-            self.is_whole = True
         except _CutError:
             pass
         finally:

@@ -160,6 +160,7 @@ class Pool:
                     work()
                 except Exception:  # a border: the thread goes on
                     log.exception("work of the API failed")
+                del work  # with its result, which may be large
 
         for number in range(size):
             threading.Thread(target=run, name=f"{name}-{number}", daemon=True).start()
@@ -206,8 +207,10 @@ class Buffer:
         self._is_told = False
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
+        self.is_cut = False
+        """True once the client was too slow, or the answer failed: it has no end."""
         self.cut = asyncio.Event()
-        """Set once the client was too slow."""
+        """Set in the loop soon after that."""
 
     @property
     def waiting(self) -> int:
@@ -217,16 +220,21 @@ class Buffer:
         with self._lock:
             if self._is_over:
                 return False
-            if self._unsent > self._most:
-                self._is_over = True
-                self._parts.clear()
-                with suppress(RuntimeError):
-                    self._loop.call_soon_threadsafe(self.cut.set)
-            elif data:
+            is_too_slow = self._unsent > self._most
+            if data and not is_too_slow:
                 self._parts.append(memoryview(data))
                 self._unsent += len(data)
+        if is_too_slow:
+            self.cut_off()
         self._tell()
         return not self._is_over
+
+    def cut_off(self) -> None:
+        with self._lock:
+            self._is_over = self.is_cut = True
+            self._parts.clear()
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self.cut.set)
 
     def close(self) -> None:
         with self._lock:

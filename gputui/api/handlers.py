@@ -6,7 +6,9 @@ look at nothing else of the queue.
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 import re
 import socket
 import threading
@@ -270,22 +272,14 @@ class Handlers(Struct, eq=False):
             and (query["tenant"] is None or job.spec.tenant == query["tenant"])
         )
         found = (chosen.part(seen(job, snapshot)) if chosen else job for job in listed)
-        page, is_more = _page((job for job in found if job is not None), query["limit"])
-        headers = (("Next", str(page[-1].id)),) if is_more else ()
-        return self._listed(call, page, snapshot, headers)
-
-    def _listed(
-        self, call: Call, jobs: Iterable[Job], snapshot: Snapshot, headers: tuple[tuple[str, str], ...] = ()
-    ) -> Response:
-        if call.wants_own:
-            return encoded(tuple(jobs), headers=headers)
-        return encoded([job_json(job, snapshot) for job in jobs], headers=headers)
+        return _page(call, (job for job in found if job is not None), snapshot, lambda job: str(job.id))
 
     def history(self, call: Call) -> Answer:
         since, queue, accepted = call.query["since"], call.backend.queue, call.request.headers.get("accept", "")
         if accepted in {http.JOBS, http.RECORDS}:
-            return _streamed(_lines(queue.past(since) if accepted == http.JOBS else queue.records(since)), accepted)
-        until = None
+            values = queue.past(since) if accepted == http.JOBS else queue.records(since)
+            return _streamed(call, _lines(values), accepted)
+        until, last = None, (-math.inf, 0)
         if cursor := call.query["cursor"]:
             at, dash, number = cursor.rpartition("-")
             try:
@@ -295,12 +289,8 @@ class Handlers(Struct, eq=False):
             except (ValueError, OverflowError, OSError):
                 what, hint = "it is no place in the history", "take it from the header Next"
                 raise InputError(what, where="cursor", hint=hint) from None
-        left: Iterator[Job] = by_month(queue.past(since, until))
-        if until is not None:
-            left = (job for job in left if latest_first(job) > last)
-        page, is_more = _page(left, call.query["limit"])
-        headers = (("Next", f"{page[-1].end.timestamp()!r}-{page[-1].id}"),) if is_more else ()
-        return self._listed(call, page, Snapshot(), headers)
+        left = by_month(job for job in queue.past(since, until) if latest_first(job) > last)
+        return _page(call, left, Snapshot(), lambda job: f"{job.end.timestamp()!r}-{job.id}")
 
     def gpus(self, call: Call) -> Response:
         if call.wants_own:
@@ -481,7 +471,7 @@ class Handlers(Struct, eq=False):
     def backup(self, call: Call) -> Answer:
         if (make := self._services.backup) is None:
             raise CapabilityError("this owner of the queue does not have it", hint="gputui state backup")
-        return _streamed(iter(make()), "application/gzip")
+        return _streamed(call, iter(make()), "application/gzip")
 
     def metrics(self, call: Call) -> Answer:
         if not (page := self._services.metrics() if self._services.metrics is not None else b""):
@@ -513,7 +503,7 @@ def _checked_limit(limit: int) -> int:
     return limit
 
 
-def _streamed(parts: Iterator[bytes], content_type: str) -> http.Stream:
+def _streamed(call: Call, parts: Iterator[bytes], content_type: str) -> http.Stream:
     first = next(parts, b"")  # an error that it may have is told as one
 
     def begin(out: http.Outlet) -> Callable[[], object]:
@@ -527,8 +517,10 @@ def _streamed(parts: Iterator[bytes], content_type: str) -> http.Stream:
                         pass
                     if is_over.is_set() or not out.send(part):
                         return
-            finally:  # or the client would wait for ever
                 out.close()
+            except Exception:  # a border: the client is told by the missing end
+                log.exception("the answer to %s %s failed", call.request.method, call.request.path[:200])
+                out.cut_off()
 
         threading.Thread(target=send, name="gputui-stream", daemon=True).start()
         return is_over.set
@@ -544,9 +536,16 @@ def _lines(values: Iterable[Any]) -> Iterator[bytes]:
     yield b"[]\n"
 
 
-def _page(jobs: Iterable[Job], limit: int) -> tuple[list[Job], bool]:
-    page = list(islice(jobs, _checked_limit(limit) + 1))
-    return page[:limit], len(page) > limit
+def _page(call: Call, jobs: Iterator[Job], snapshot: Snapshot, place: Callable[[Job], str]) -> Response:
+    """Return the first jobs, encoded one by one: a page of them would need many times the room of its text."""
+    body, comma, last = bytearray(b"["), b"", None
+    for last in islice(jobs, _checked_limit(call.query["limit"])):
+        body += comma
+        body += own_json(last) if call.wants_own else b"\n" + json.dumps(job_json(last, snapshot)).encode()
+        comma = b","
+    body += b"]\n" if call.wants_own else b"\n]\n"
+    headers = (("Next", place(last)),) if last is not None and next(jobs, None) is not None else ()
+    return Response(body=bytes(body), headers=headers)
 
 
 _BOOLEANS = {"": True, "1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}

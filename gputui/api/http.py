@@ -261,7 +261,11 @@ class Outlet(Protocol):
         """Send data; return False once the client is gone, or too slow: then nothing more is sent."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the answer once all of it is sent."""
+
+    def cut_off(self) -> None:
+        """End the connection before the answer's end, so that the client does not take it for whole."""
 
 
 class Stream(Struct, frozen=True):

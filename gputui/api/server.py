@@ -12,7 +12,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
@@ -222,7 +222,7 @@ def _refuse(accepted: socket.socket, answer: Response) -> None:
     """Send an answer to a connection from which nothing was read; never blocks."""
     with suppress(OSError):
         accepted.setblocking(False)
-        accepted.send(_whole(answer, h11.Connection(h11.SERVER)))
+        accepted.send(b"".join(_parts(answer, h11.Connection(h11.SERVER))))
 
 
 class _ServedClient:
@@ -393,7 +393,8 @@ class _ServedClient:
 
     async def _respond(self, answer: Response, *, is_head: bool = False) -> None:
         has_body = not is_head and answer.status not in {204, 304}
-        await self._write(_whole(answer, self._protocol, has_body=has_body, closes=self._server.is_stopping))
+        for part in _parts(answer, self._protocol, has_body=has_body, closes=self._server.is_stopping):
+            await self._write(part)
 
     async def _put(self, event: h11.Event) -> None:
         await self._write(self._protocol.send(event) or b"")
@@ -426,7 +427,8 @@ class _ServedClient:
                     data = self._protocol.send(h11.Data(data=bytes(piece))) or b""
                     await loop.sock_sendall(self._socket, data)
                     buffer.sent(len(piece))
-                await self._put(h11.EndOfMessage())
+                if not buffer.is_cut:
+                    await self._put(h11.EndOfMessage())
 
             ends = send_parts(), self._until_gone(), buffer.cut.wait()
             parts = [asyncio.create_task(part) for part in ends]
@@ -449,18 +451,26 @@ class _ServedClient:
         with suppress(OSError, TimeoutError, h11.LocalProtocolError, asyncio.CancelledError):
             is_ready = self._protocol.our_state in {h11.IDLE, h11.SEND_RESPONSE}
             protocol = self._protocol if is_ready else h11.Connection(h11.SERVER)
-            await self._write(_whole(answer_to(refusal), protocol))
+            await self._write(b"".join(_parts(answer_to(refusal), protocol)))
             self._socket.shutdown(socket.SHUT_WR)
             async with asyncio.timeout(LINGER):
                 await self._until_gone()
 
 
-def _whole(answer: Response, protocol: h11.Connection, *, has_body: bool = True, closes: bool = True) -> bytes:
+def _parts(
+    answer: Response, protocol: h11.Connection, *, has_body: bool = True, closes: bool = True
+) -> Iterator[bytes]:
+    """Yield an answer as it is sent: a short one whole, a long one in parts, so that there is no copy of it."""
     headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(answer.body))), *answer.headers]
     headers += [("Connection", "close")] if closes else []
-    parts: list[h11.Event] = [_head(answer.status, headers)]
-    parts += [h11.Data(data=answer.body)] if has_body else []
-    return b"".join(protocol.send(part) or b"" for part in (*parts, h11.EndOfMessage()))
+    body = memoryview(answer.body if has_body else b"")
+    part = protocol.send(_head(answer.status, headers)) or b""
+    for at in range(0, len(body), PIECE):
+        if at:
+            yield part
+            part = b""
+        part += protocol.send(h11.Data(data=bytes(body[at : at + PIECE]))) or b""
+    yield part + (protocol.send(h11.EndOfMessage()) or b"")
 
 
 def _head(status: int, headers: list[tuple[str, str]]) -> h11.Response:

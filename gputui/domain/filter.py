@@ -527,7 +527,9 @@ def meant(snapshot: Snapshot, job: Job, *, is_whole: bool) -> Job:
 def by_month(jobs: Iterable[Job]) -> Iterator[Job]:
     """Sort jobs within each month; the months themselves already arrive in order."""
     for _, month in groupby(jobs, key=lambda job: (job.end.year, job.end.month)):
-        yield from sorted(month, key=latest_first)
+        left = sorted(month, key=latest_first, reverse=True)
+        while left:
+            yield left.pop()  # what was taken needs no room any more
 
 
 def latest_first(job: Job) -> tuple[float, int]:

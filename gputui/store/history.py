@@ -236,8 +236,7 @@ def _month(path: Path) -> datetime:
     return datetime(int(year), int(month), 1, tzinfo=UTC)
 
 
-_LINE = re.compile(rb'^\{"id":(\d{1,18}),(?:"runs":(\[[\d,\[\]]*\]),)?[^\n]*\n', re.MULTILINE)
-_PART = 1 << 24
+_LINE = re.compile(rb'^\{"id":(\d{1,18}),(?:"runs":(\[[\d,\[\]]*\]),)?')
 NO_MONTH = "9999-99"
 """Month after all others."""
 
@@ -410,23 +409,23 @@ class HistoryFiles(Struct):
                 index = self._indices[path] = _Index(status.st_ino)
             file.seek(index.read_to)
             new = [*index.spans.parts]
-            while (part := file.read(_PART)) and (end := part.rfind(b"\n") + 1):
-                index.damaged += part.count(b"\n", 0, end)
-                for match in _LINE.finditer(part, 0, end):
-                    index.damaged -= 1
-                    start = index.read_to + match.start()
-                    runs: Runs = ()
-                    with suppress(msgspec.MsgspecError):  # damaged: the id then means a single job
-                        runs = runs_in({"runs": decode_json(match[2])}) if match[2] else ()
-                    if runs:
-                        index.entries[start] = runs
-                        new += ((run.id, run.end) for run in runs)
-                    else:
-                        job_id = int(match[1])
-                        index.starts[job_id] = start
-                        new.append((job_id, job_id + 1))
-                index.read_to += end
-                file.seek(index.read_to)
+            for line in file:
+                if not line.endswith(b"\n"):  # it is being written
+                    break
+                start, index.read_to = index.read_to, index.read_to + len(line)
+                if (match := _LINE.match(line)) is None:
+                    index.damaged += 1
+                    continue
+                runs: Runs = ()
+                with suppress(msgspec.MsgspecError):  # damaged: the id then means a single job
+                    runs = runs_in({"runs": decode_json(match[2])}) if match[2] else ()
+                if runs:
+                    index.entries[start] = runs
+                    new += ((run.id, run.end) for run in runs)
+                else:
+                    job_id = int(match[1])
+                    index.starts[job_id] = start
+                    new.append((job_id, job_id + 1))
             if len(new) > len(index.spans.parts):
                 index.spans = joined_spans(new)
         return index

@@ -155,6 +155,7 @@ class Collector:
 
     def __init__(self) -> None:
         self.sent = b""
+        self.is_cut = False
         self.is_over = threading.Event()
 
     @property
@@ -166,4 +167,8 @@ class Collector:
         return True
 
     def close(self) -> None:
+        self.is_over.set()
+
+    def cut_off(self) -> None:
+        self.is_cut = True
         self.is_over.set()

@@ -77,6 +77,9 @@ class Client:
             self.is_closed = True
             self._heard.notify_all()
 
+    def cut_off(self) -> None:
+        self.close()
+
     def until(self, holds: Callable[[], object]) -> None:
         with self._heard:
             assert self._heard.wait_for(holds, 10), self.events[-3:]

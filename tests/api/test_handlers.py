@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from msgspec.structs import replace
 
 from gputui.api.events import EventHub
@@ -169,6 +170,25 @@ def test_history_in_pages_or_whole_is_read_once_however_long_it_is(owner: TestOw
         assert bytes_read() - begun < 2 * size
         told = [one["id"] for line in lines for one in json.loads(line)]
         assert (sorted(told, reverse=True), len(lines), end_of_all) == (ids, 5, b"[]")
+
+
+def test_an_answer_that_fails_in_its_middle_is_logged_once_and_cut(
+    owner: TestOwner, caplog: pytest.LogCaptureFixture
+) -> None:
+    def parts() -> Iterator[bytes]:
+        yield b"the beginning"
+        raise StoreFullError("the disk is gone")
+
+    made, out = replace(owner.services, backup=parts), Collector()
+    owner.router = Router(made, Handlers(made, EventHub(made.latest, made.subscribe, made.visibility)))
+    answer = owner.answer("POST", "/v1/backup")
+    assert isinstance(answer, Stream)
+    answer.open(out)
+    assert out.is_over.wait(30)
+    assert out.is_cut
+    [record] = [each for each in caplog.records if each.name == "gputui.api.handlers"]
+    assert record.getMessage() == "the answer to POST /v1/backup failed"
+    assert record.exc_info
 
 
 def test_a_job_that_ran_again_is_in_one_page(owner: TestOwner) -> None:

@@ -380,6 +380,18 @@ def test_a_client_that_does_not_read_its_stream_is_cut(tmp_path: Path) -> None:
         assert not box.send(part)
 
 
+def test_a_stream_that_is_cut_off_has_no_end(tmp_path: Path) -> None:
+    def begin(box: Outlet) -> Callable[[], object]:
+        box.send(b"data: 1\n\n")
+        box.cut_off()
+        return lambda: None
+
+    with serving(tmp_path, lambda request: Stream(begin)) as served:
+        got = served.ask(GET)
+    assert status(got) == 200
+    assert not got.endswith(b"0\r\n\r\n")
+
+
 def test_one_part_may_be_larger_than_what_may_wait(tmp_path: Path) -> None:
     part = os.urandom(5 << 20)
 
