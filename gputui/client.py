@@ -436,12 +436,12 @@ class Client:
         Raises GputuiError if the output is not complete.
         """
         from gputui.api.streams import StreamClient
-        from gputui.ports.backend import FollowLog
+        from gputui.ports.backend import LogRequest
 
         if follow and attempt is None:
             for _ in self._when({job}, lambda found: found.state in _RUNS, None):
                 pass
-        stream = StreamClient(self._api).log(job, FollowLog(attempt, tail, stamped, follow, in_frames=True))
+        stream = StreamClient(self._api).log(job, LogRequest(attempt, tail, stamped, follow))
         self._keep(stream)
         try:
             for line in stream:

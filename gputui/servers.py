@@ -39,7 +39,7 @@ from gputui.domain.submit_action import Done, SubmitJobs
 from gputui.domain.telemetry_series import Measured
 from gputui.domain.text import plain
 from gputui.ports import Channel, LogStream
-from gputui.ports.backend import About, Entry
+from gputui.ports.backend import WHOLE_LOG, About, Entry, LogRequest
 
 V = TypeVar("V")
 _Map = Callable[[JobId], JobId]
@@ -536,18 +536,8 @@ class RemoteBackend:
         if silent:
             raise GputuiError("; ".join(silent))
 
-    def log(
-        self,
-        job_id: JobId,
-        attempt: int | None = None,
-        *,
-        tail: int | None = None,
-        follow: bool = False,
-        stamped: bool = False,
-    ) -> LogStream:
-        return self.of_job(job_id).ask(
-            lambda queue: queue.log(own_id(job_id), attempt, tail=tail, follow=follow, stamped=stamped)
-        )
+    def log(self, job_id: JobId, request: LogRequest = WHOLE_LOG) -> LogStream:
+        return self.of_job(job_id).ask(lambda queue: queue.log(own_id(job_id), request))
 
     def enter(self, job_id: JobId, request: Entry) -> Channel:
         return self.of_job(job_id).ask(lambda queue: queue.enter(own_id(job_id), request))

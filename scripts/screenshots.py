@@ -33,6 +33,7 @@ from gputui.domain.settings import Settings
 from gputui.engine.actions.actions import Actions
 from gputui.engine.feed import Feed
 from gputui.ports import LogStream
+from gputui.ports.backend import LogRequest
 from gputui.tui import input_queue
 from gputui.tui.actions import ExitChoice
 from gputui.tui.app import PAGES, Gputui
@@ -83,9 +84,7 @@ class Logs:
     def __init__(self) -> None:
         self.streams: dict[JobId, Stream] = {}
 
-    def log(
-        self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool, stamped: bool = False
-    ) -> LogStream:
+    def log(self, job_id: JobId, request: LogRequest) -> LogStream:
         """Return the output of a job."""
         self.streams[job_id] = Stream(_scene.failed_lines() if job_id == _scene.FAILED else _scene.log_lines())
         return self.streams[job_id]

@@ -16,7 +16,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.submit_action import Done
 from gputui.domain.telemetry_series import Measured
 from gputui.ports import LogStream
-from gputui.ports.backend import About, Entry, Performer
+from gputui.ports.backend import WHOLE_LOG, About, Entry, LogRequest, Performer
 from gputui.tui.widgets.log_follower import LogOpener
 
 
@@ -69,16 +69,8 @@ class FakeBackend:
     ) -> Sequence[tuple[Any, str]]:
         return self._actions.undo(changes, on_progress)
 
-    def log(
-        self,
-        job_id: JobId,
-        attempt: int | None = None,
-        *,
-        tail: int | None = None,
-        follow: bool = False,
-        stamped: bool = False,
-    ) -> LogStream:
-        return self._logs.log(job_id, attempt, tail=tail, follow=follow, stamped=stamped)
+    def log(self, job_id: JobId, request: LogRequest = WHOLE_LOG) -> LogStream:
+        return self._logs.log(job_id, request)
 
     def shell(self, job_id: JobId) -> Shell:
         if self._inside is None:

@@ -29,7 +29,7 @@ from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import Controls, Node, Snapshot, Unreadable
 from gputui.domain.submit_action import Done, SubmitJobs
 from gputui.domain.telemetry_series import Measured
-from gputui.ports.backend import About, AwaitedChannel, DirectBackend, Entry, FollowLog
+from gputui.ports.backend import WHOLE_LOG, About, AwaitedChannel, DirectBackend, Entry, LogRequest
 
 if TYPE_CHECKING:
     from gputui.domain.gpu import Gpu
@@ -250,20 +250,10 @@ class ApiBackend:
 
         return self.read_by(ask, lambda local: local.queue.records(since))
 
-    def log(
-        self,
-        job_id: JobId,
-        attempt: int | None = None,
-        *,
-        tail: int | None = None,
-        follow: bool = False,
-        stamped: bool = False,
-    ) -> LogStream:
-        wanted = FollowLog(attempt, tail, stamped, follow, in_frames=True)
-
+    def log(self, job_id: JobId, request: LogRequest = WHOLE_LOG) -> LogStream:
         stream: LogStream = self.read_by(
-            lambda client: StreamClient(client).log(job_id, wanted),
-            lambda local: local.log(job_id, attempt, tail=tail, follow=follow, stamped=stamped),
+            lambda client: StreamClient(client).log(job_id, request),
+            lambda local: local.log(job_id, request),
         )
         self._streams.add(stream)
         return stream

@@ -52,7 +52,7 @@ from gputui.domain.snapshot import Leader, Snapshot
 from gputui.domain.spec_values import check_execution, check_gpus
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import SubmitJobs
-from gputui.ports.backend import ActionChange, Attach, CommandLine, DirectBackend, FollowLog, RunCommand, StreamRequest
+from gputui.ports.backend import ActionChange, Attach, CommandLine, DirectBackend, LogRequest, RunCommand, StreamRequest
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class OwnerServices(Struct, frozen=True):
     stream: Callable[[Caller, JobId, StreamRequest, socket.socket, bytes], object]
     """Gives a connection to a process of its own that serves the stream; the bytes came behind the request.
 
-    The head of the answer is sent here too: 101 and frames, or of a `FollowLog` without frames 200 and plain bytes.
+    The head of the answer is sent here too: 101 and frames, or of a `LogRequest` without frames 200 and plain bytes.
     Whether the caller may is checked before. Returns soon; safe in a thread of the pool.
     """
     command: RunCommand | None = None
@@ -353,14 +353,12 @@ class Handlers(Struct, eq=False):
             raise InputError("it is no attempt", where="attempt", hint="its number, or latest")
         attempt = None if text == "latest" else int(text)
         attempt_with_output(call.the_job, attempt)
-        if query["follow"] or call.wants_stream:
-            wanted = FollowLog(
-                attempt, query["tail"], query["stamped"], query["follow"], call.wants_stream, query["apart"]
-            )
+        wanted = LogRequest(
+            attempt, query["tail"], query["stamped"], query["follow"], call.wants_stream, query["apart"]
+        )
+        if wanted.follow or wanted.in_frames:
             return self._handed(call, call.the_job.id, wanted)
-        with closing(
-            call.backend.log(call.the_job.id, attempt, tail=query["tail"], stamped=query["stamped"])
-        ) as stream:
+        with closing(call.backend.log(call.the_job.id, wanted)) as stream:
             return log_answer(stream, call.request.headers.get("range"))
 
     def attach(self, call: Call) -> Answer:

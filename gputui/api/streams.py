@@ -26,7 +26,7 @@ from gputui.domain.frames import MalformedFrameError
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import CONNECTING, EMPTY, Snapshot
 from gputui.ports import Channel
-from gputui.ports.backend import Attach, Entry, FollowLog
+from gputui.ports.backend import Attach, Entry, LogRequest
 from gputui.ports.runtime import FrameChannel
 from gputui.threads import Watcher
 
@@ -328,10 +328,10 @@ class StreamClient(Struct, eq=False):
         awaited = AwaitedStream(*self._client.upgrade(SUBMIT, UPGRADE, jobs, query=query, key=key))
         return awaited.job_id(), awaited
 
-    def log(self, job_id: JobId, wanted: FollowLog) -> OutputStream:
+    def log(self, job_id: JobId, wanted: LogRequest) -> OutputStream:
         return OutputStream(*self._log(job_id, wanted))
 
-    def _log(self, job_id: JobId, wanted: FollowLog) -> tuple[socket.socket, bytes]:
+    def _log(self, job_id: JobId, wanted: LogRequest) -> tuple[socket.socket, bytes]:
         query = {"stamped": wanted.stamped, "follow": wanted.follow, "apart": wanted.apart, "tail": wanted.tail}
         attempt = "latest" if wanted.attempt is None else wanted.attempt
         path = f"/v1/jobs/{job_id}/attempts/{attempt}/log"
@@ -339,7 +339,7 @@ class StreamClient(Struct, eq=False):
 
     def output(self, job_id: JobId, attempt: int) -> Iterator[tuple[bool, bytes]]:
         """Yield the output of an ended attempt in pieces, each with whether it is known to be standard error."""
-        channel = entered(*self._log(job_id, FollowLog(attempt, follow=False, apart=True)))
+        channel = entered(*self._log(job_id, LogRequest(attempt, apart=True)))
         with closing(channel):
             while (parts := channel.receive()) is not None:
                 yield from parts

@@ -23,7 +23,7 @@ from gputui.config import present_directory
 from gputui.domain.access import HOW_TO_USE, Role
 from gputui.domain.cluster import Capability, Caps
 from gputui.domain.errors import AccessError, CapabilityError, NoOwnerError, StoreBusyError, StoreOwnedError
-from gputui.ports.backend import About
+from gputui.ports.backend import WHOLE_LOG, About, LogRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -224,17 +224,9 @@ class LocalBackend:
     def history(self, since: datetime | None = None) -> Iterable[Job]:
         return self.queue.past(since)
 
-    def log(
-        self,
-        job_id: JobId,
-        attempt: int | None = None,
-        *,
-        tail: int | None = None,
-        follow: bool = False,
-        stamped: bool = False,
-    ) -> LogStream:
+    def log(self, job_id: JobId, request: LogRequest = WHOLE_LOG) -> LogStream:
         self._check_log(job_id)
-        stream = self._logs.open(job_id, attempt, tail=tail, follow=follow, stamped=stamped)
+        stream = self._logs.open(job_id, request)
         self._streams.add(stream)
         return stream
 
@@ -260,7 +252,9 @@ class LocalBackend:
 
     def output(self, job: Job, attempt: Attempt) -> Iterator[tuple[bool, bytes]]:
         self._check_log(job.id)
-        return output_of(self._options, self.store.store_id, job, attempt, lambda: self.log(job.id, attempt.number))
+        return output_of(
+            self._options, self.store.store_id, job, attempt, lambda: self.log(job.id, LogRequest(attempt.number))
+        )
 
     def await_start(self, job_id: JobId, detach_keys: str = "") -> AwaitedChannel | None:
         if self._owned is not None:

@@ -30,7 +30,7 @@ from gputui.domain.frames import PendingInput
 from gputui.domain.snapshot import Leader, Notice
 from gputui.engine.streams import Decision
 from gputui.ports import Channel, LiveLogStream
-from gputui.ports.backend import FollowLog
+from gputui.ports.backend import LogRequest
 from gputui.ports.runtime import wait_for
 from gputui.threads import Watcher
 
@@ -222,13 +222,13 @@ class _LogWriter:
                 os._exit(0)  # the user has disconnected, and the log may be silent for hours
 
 
-def _serve_log(options: Options, decision: Decision, request: FollowLog, connection: socket.socket) -> None:
+def _serve_log(options: Options, decision: Decision, request: LogRequest, connection: socket.socket) -> None:
     logs = logs_for(options, lambda _: decision.job, lambda: decision.store_id)
     job = decision.job
     ended = [each for each in job.attempts if request.attempt in {None, each.number} and each.is_over]
     if request.apart and request.in_frames and ended:
         attempt = ended[-1]
-        lines = partial(logs.open, job.id, attempt.number)
+        lines = partial(logs.open, job.id, LogRequest(attempt.number))
         pieces = output_of(options, decision.store_id, job, attempt, lines)
         threading.Thread(target=_end_with, args=(connection,), name="client", daemon=True).start()
         try:
@@ -239,14 +239,10 @@ def _serve_log(options: Options, decision: Decision, request: FollowLog, connect
         except GputuiError as error:
             connection.sendall(_Framed().failed(error, has_begun=False))
         return
-    send_log(
-        lambda: logs.open(job.id, request.attempt, tail=request.tail, follow=request.follow, stamped=request.stamped),
-        request,
-        connection,
-    )
+    send_log(partial(logs.open, job.id, request), request, connection)
 
 
-def send_log(open_log: Callable[[], LogStream], request: FollowLog, connection: socket.socket) -> None:
+def send_log(open_log: Callable[[], LogStream], request: LogRequest, connection: socket.socket) -> None:
     """Send output. Ends the process when the client hangs up; raises OSError if it has."""
     answer = _Framed() if request.in_frames else _Plain()
     threading.Thread(target=_end_with, args=(connection,), name="client", daemon=True).start()
@@ -445,10 +441,8 @@ def _send_log(backend: DirectBackend, job_id: JobId, request: StreamRequest, lin
 
     with link, closing(backend), suppress(OSError):  # the client may hang up
         link.sendall(greeting(job_id, request))
-        if isinstance(request, FollowLog):
-            found = partial(backend.log, job_id, request.attempt)
-            opened = partial(found, tail=request.tail, follow=request.follow, stamped=request.stamped)
-            send_log(opened, request, link)
+        if isinstance(request, LogRequest):
+            send_log(partial(backend.log, job_id, request), request, link)
         else:
             link.sendall(frames.frame(frames.REFUSED, b"no scheduler runs: nobody owns this queue"))
         link.shutdown(socket.SHUT_WR)  # closed alone it would stay open as long as a thread waits for its end

@@ -30,7 +30,7 @@ from gputui.domain.state import NO_SCHEDULER, JobState
 from gputui.domain.submit_action import SubmitJobs
 from gputui.domain.text import local_time, plain
 from gputui.ports import Channel
-from gputui.ports.backend import Attach, AwaitedChannel, DirectBackend
+from gputui.ports.backend import Attach, AwaitedChannel, DirectBackend, LogRequest
 from gputui.request import submitter
 from gputui.request.submitter import SubmitCommand
 
@@ -382,7 +382,7 @@ def follow_output(backend: DirectBackend, job_id: JobId, *, is_quiet: bool) -> i
         status.clear()
         if job.attempt is not None:
             try:
-                stream = backend.log(job_id, follow=True)
+                stream = backend.log(job_id, LogRequest(follow=True))
             except CapabilityError:  # the output is there at the end
                 [_] = wait.wait_for(backend, (job_id,))
                 stream = backend.log(job_id)
@@ -426,7 +426,7 @@ def attach(session: Session, keys: str, ids: tuple[Named, ...]) -> int:
             wait_until_started(backend, job.id)
             try:
                 if backend.job(job.id).attempts:
-                    print_log(backend.log(job.id, follow=True))
+                    print_log(backend.log(job.id, LogRequest(follow=True)))
                 return max(map(wait.exit_code, wait.wait_for(backend, (job.id,))))
             except KeyboardInterrupt:
                 terminal.tell(f"job {job.id} keeps running")

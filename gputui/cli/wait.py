@@ -23,7 +23,7 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.state import NO_SCHEDULER, JobState
 from gputui.domain.text import fit, plain, plain_bytes, plural
 from gputui.ports import LiveLogStream, LogStream, Queue, StoreWatch
-from gputui.ports.backend import DirectBackend
+from gputui.ports.backend import DirectBackend, LogRequest
 from gputui.request import job_values
 
 TIMED_OUT = 124
@@ -190,7 +190,7 @@ def logs(session: Session, follow: bool, tail: str | None, attempt: str | None, 
         late.daemon = True
         late.start()
         try:
-            stream = backend.log(job_id, number, tail=lines, follow=follow)
+            stream = backend.log(job_id, LogRequest(number, lines, follow=follow))
         finally:
             late.cancel()
         print_log(stream)

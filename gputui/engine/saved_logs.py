@@ -20,6 +20,7 @@ from gputui.domain.settings import StoreSettings
 from gputui.domain.text import tail_start
 from gputui.engine.files import folder_in
 from gputui.ports import LogStream, Queue, Runtime
+from gputui.ports.backend import WHOLE_LOG, LogRequest
 
 LONGEST_LINE = 1024**2
 """Maximum bytes of a line, as in running attempts: a longer one is several, since a job may never end one."""
@@ -34,35 +35,27 @@ class Logs(Struct, eq=False):
     _directory: Path
     _runtime: Callable[[JobSpec], Runtime | None]
 
-    def open(
-        self,
-        job_id: JobId,
-        attempt: int | None = None,
-        *,
-        tail: int | None = None,
-        follow: bool = False,
-        stamped: bool = False,
-    ) -> LogStream:
-        """Return the lines of the attempt (None: the latest), starting at the last `tail` lines.
+    def open(self, job_id: JobId, request: LogRequest = WHOLE_LOG) -> LogStream:
+        """Return the lines of the attempt that is asked for, the latest for none, starting at the last `tail` lines.
 
         With `follow` the stream of a running attempt continues until it ends or is closed. With `stamped` lines begin
         with their times if the runtime knows them; a saved log has none.
         """
         job = self._job_of(job_id)
-        chosen = attempt_with_output(job, attempt)
+        chosen = attempt_with_output(job, request.attempt)
         path = self._directory / log_path(job_id, chosen.number)
         if path.exists():
-            return FileLog(path, tail)
+            return FileLog(path, request.tail)
         runtime = self._runtime(job.spec)
         if runtime is None or chosen.container_id is None:
             raise NotFoundError(f"attempt {chosen.number} of job {job.shown_id} has no output")
         try:
-            return runtime.logs(chosen.container_id, tail=tail, follow=follow, stamped=stamped)
+            return runtime.logs(chosen.container_id, tail=request.tail, follow=request.follow, stamped=request.stamped)
         except RuntimeUnavailableError:
             raise
         except RuntimeFault as fault:
             if path.exists():  # saved, and its container removed, since the check above
-                return FileLog(path, tail)
+                return FileLog(path, request.tail)
             if not chosen.is_over:
                 raise
             output = f"the output of attempt {chosen.number} of job {job.shown_id}"

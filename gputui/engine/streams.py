@@ -32,7 +32,7 @@ from gputui.domain.errors import GputuiError, NotFoundError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
-from gputui.ports.backend import Attach, FollowLog, StreamRequest
+from gputui.ports.backend import Attach, LogRequest, StreamRequest
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Decision(Struct, frozen=True, omit_defaults=True):
     job: Job
     attach: Attach | None = None
     execute: ExecRequest | None = None
-    log: FollowLog | None = None
+    log: LogRequest | None = None
     early: bytes = b""
     """Bytes that the client sent behind its request."""
 
@@ -72,7 +72,7 @@ class _Asked(Struct, frozen=True):
     early: bytes
 
     def decided(self, store_id: str, job: Job) -> Decision:
-        kinds = {Attach: "attach", FollowLog: "log", ExecRequest: "execute"}
+        kinds = {Attach: "attach", LogRequest: "log", ExecRequest: "execute"}
         request: dict[str, Any] = {kinds[type(self.request)]: self.request}
         return Decision(self.caller, store_id, job, early=self.early, **request)
 
@@ -83,7 +83,7 @@ class _Asked(Struct, frozen=True):
         return bool(poll.poll(0))
 
     def refuse(self, text: str) -> None:
-        if isinstance(self.request, FollowLog) and not self.request.in_frames:
+        if isinstance(self.request, LogRequest) and not self.request.in_frames:
             body = text.encode() + b"\n"
             self.send(_TOO_MANY.format(len(body)).encode() + body)
         else:
@@ -99,7 +99,7 @@ class _Asked(Struct, frozen=True):
 
 def greeting(job_id: JobId, request: StreamRequest) -> bytes:
     """Return the begin of the answer; empty for plain bytes, whose head depends on the output."""
-    if isinstance(request, FollowLog) and not request.in_frames:
+    if isinstance(request, LogRequest) and not request.in_frames:
         return b""
     return _UPGRADED + frames.frame(frames.JOB, str(job_id).encode())
 
@@ -253,7 +253,7 @@ class Streams(Struct, eq=False):
             has_entered = bool(os.read(heard, 1))
             os.close(heard)
             entered.set()
-            if has_entered and not isinstance(asked.request, FollowLog):
+            if has_entered and not isinstance(asked.request, LogRequest):
                 execute = asked.request if isinstance(asked.request, ExecRequest) else None
                 try:
                     self._record(asked.caller, job, "exec" if execute else "attach", execute)

@@ -96,14 +96,14 @@ class Attach(Struct, frozen=True):
 Entry: TypeAlias = ExecRequest | Attach
 
 
-class FollowLog(Struct, frozen=True):
+class LogRequest(Struct, frozen=True):
     """Request for the output of an attempt."""
 
     attempt: int | None = None
     """None: the latest."""
     tail: int | None = None
     stamped: bool = False
-    follow: bool = True
+    follow: bool = False
     """Go on to the end of a running attempt."""
     in_frames: bool = False
     """Send frames, as the client has asked for an upgrade; else the plain bytes of an HTTP answer."""
@@ -111,7 +111,8 @@ class FollowLog(Struct, frozen=True):
     """Send standard error apart from standard output, where that is known: for an ended attempt, in frames."""
 
 
-StreamRequest: TypeAlias = Entry | FollowLog
+WHOLE_LOG = LogRequest()
+StreamRequest: TypeAlias = Entry | LogRequest
 
 
 class AwaitedChannel(Protocol):
@@ -170,15 +171,7 @@ class Backend(Performer, Protocol):
         A job is in the snapshot or here, never in both.
         """
 
-    def log(
-        self,
-        job_id: JobId,
-        attempt: int | None = None,
-        *,
-        tail: int | None = None,
-        follow: bool = False,
-        stamped: bool = False,
-    ) -> LogStream:
+    def log(self, job_id: JobId, request: LogRequest = WHOLE_LOG) -> LogStream:
         """Return the output of an attempt, of the latest without a number: its lines, or the last `tail` of them.
 
         The lines are complete, or the iteration raises GputuiError. With `follow` the output of a running attempt

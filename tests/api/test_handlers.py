@@ -39,7 +39,7 @@ from gputui.domain.errors import AccessError, InputError, InputErrors, NotFoundE
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.state import JobState
-from gputui.ports.backend import Attach, FollowLog
+from gputui.ports.backend import Attach, LogRequest
 from tests.api.owner import ALICE, BOB, CAROL, ROOT, SECRET, Collector, TestOwner, secret_job
 from tests.cases import cases
 from tests.factories import NOW, running, spec
@@ -253,7 +253,7 @@ def test_streams_are_handed_over(owner: TestOwner) -> None:
         answer.take(None, b"")  # type: ignore[arg-type]
     assert owner.streams == [
         ("alice", job_id, Attach("ctrl-q")),
-        ("alice", job_id, FollowLog(1, 5)),
+        ("alice", job_id, LogRequest(1, 5, follow=True)),
         ("alice", job_id + 1, Attach(from_start=True)),
     ]
 

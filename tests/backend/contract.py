@@ -46,7 +46,7 @@ from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import Done, Ids, SubmitJobs
-from gputui.ports.backend import Attach, Backend, DirectBackend
+from gputui.ports.backend import Attach, Backend, DirectBackend, LogRequest
 from tests.cases import cases
 from tests.cluster.talk import Talk
 from tests.needs import need
@@ -536,13 +536,13 @@ class BackendContract:
         assert words == f"job {without_server(backend.job(ids[0]).shown_id)} has not started yet, so it has no output"
 
     def test_an_unknown_attempt_has_no_output(self, backend: Backend, running: Job) -> None:
-        assert "attempt" in self.refusal(lambda: backend.log(running.id, 7), NotFoundError)
+        assert "attempt" in self.refusal(lambda: backend.log(running.id, LogRequest(7)), NotFoundError)
 
     def test_output_is_followed_to_the_end_and_complete_then(
         self, backend: Backend, harness: Harness, running: Job
     ) -> None:
-        if not self.lacks(backend, Capability.LIVE_LOG, lambda: backend.log(running.id, follow=True)):
-            with closing(backend.log(running.id, follow=True)) as stream:
+        if not self.lacks(backend, Capability.LIVE_LOG, lambda: backend.log(running.id, LogRequest(follow=True))):
+            with closing(backend.log(running.id, LogRequest(follow=True))) as stream:
                 lines = iter(stream)
                 assert [next(lines) for _ in LINES] == LINES
                 harness.end(running)
@@ -551,14 +551,14 @@ class BackendContract:
             harness.end(running)
         self.until_job(backend, running.id, lambda job: job.state is JobState.COMPLETED)
         assert list(backend.log(running.id)) == LINES
-        assert list(backend.log(running.id, 1, follow=True)) == LINES
+        assert list(backend.log(running.id, LogRequest(1, follow=True))) == LINES
         for tail in range(5):
-            assert list(backend.log(running.id, tail=tail)) == LINES[max(0, 3 - tail) :]
+            assert list(backend.log(running.id, LogRequest(tail=tail))) == LINES[max(0, 3 - tail) :]
 
     def test_a_closed_stream_ends(self, backend: Backend, running: Job) -> None:
         if not backend.about().caps.has(Capability.LIVE_LOG):
             return
-        stream = backend.log(running.id, follow=True)
+        stream = backend.log(running.id, LogRequest(follow=True))
         lines, over = iter(stream), threading.Event()
         assert [next(lines) for _ in LINES] == LINES
 
@@ -680,7 +680,7 @@ class ClosingContract:
         backend = closing_harness.backend
         [job_id] = backend.act(SubmitJobs((Submission(closing_harness.spec()),))).ids
         BackendContract().until_job(backend, job_id, lambda job: job.state is JobState.RUNNING)
-        stream = backend.log(job_id, follow=True)
+        stream = backend.log(job_id, LogRequest(follow=True))
         lines, over = iter(stream), threading.Event()
         assert next(lines) == LINES[0]
 

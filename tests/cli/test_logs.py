@@ -14,6 +14,7 @@ from gputui.domain.access import others_job
 from gputui.domain.errors import Cause, CauseCode, NotFoundError, RuntimeFault
 from gputui.domain.job import Job
 from gputui.domain.state import JobState
+from gputui.ports.backend import LogRequest
 from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run, local, put
 from tests.factories import NOW, job, running
@@ -43,8 +44,8 @@ class Logs:
         self.stream = stream
         self.asked: list[tuple[object, ...]] = []
 
-    def open(self, job_id: int, attempt: int | None, *, tail: int | None, follow: bool, stamped: bool) -> Stream:
-        self.asked.append((job_id, attempt, tail, follow))
+    def open(self, job_id: int, request: LogRequest) -> Stream:
+        self.asked.append((job_id, request.attempt, request.tail, request.follow))
         if job_id == 404:
             raise NotFoundError("there is no job 404")
         return self.stream

@@ -28,7 +28,7 @@ from gputui.domain.settings import Settings
 from gputui.domain.state import JobState
 from gputui.engine.streams import Streams
 from gputui.ports import Channel
-from gputui.ports.backend import Attach, FollowLog, StreamRequest
+from gputui.ports.backend import Attach, LogRequest, StreamRequest
 from gputui.runtime.process.runtime import ProcessRuntime
 from gputui.store import TinyJobStore
 from tests import leftovers
@@ -78,7 +78,7 @@ class Place:
         ours, theirs = socket.socketpair()
         ours.settimeout(PATIENCE)
         self.streams.serve(caller, job.id, request, theirs)
-        if isinstance(request, FollowLog) and not request.in_frames:
+        if isinstance(request, LogRequest) and not request.in_frames:
             return ours, b""
         got = b""
         while b"\r\n\r\n" not in got:
@@ -191,7 +191,7 @@ def test_who_waits_hears_that_the_owner_ends(place: Place) -> None:
 def test_a_log_is_followed_to_its_end_and_shows_a_line_that_has_not_ended(place: Place) -> None:
     go = place.state / "go"
     job = place.started(f"echo one; printf 'tw'; while [ ! -e {go} ]; do sleep 0.05; done; echo o; printf three")
-    log = OutputStream(*place.ask(job, FollowLog(in_frames=True)))
+    log = OutputStream(*place.ask(job, LogRequest(follow=True, in_frames=True)))
     seen: list[bytes] = []
 
     def tell(line: bytes) -> None:
@@ -201,7 +201,7 @@ def test_a_log_is_followed_to_its_end_and_shows_a_line_that_has_not_ended(place:
     log.watch(tell)
     assert list(log) == [b"one", b"two", b"three"]
     assert seen[0] == b"tw"
-    last = OutputStream(*place.ask(job, FollowLog(tail=1, follow=False, in_frames=True)))
+    last = OutputStream(*place.ask(job, LogRequest(tail=1, in_frames=True)))
     assert list(last) == [b"three"]
 
 
@@ -212,7 +212,7 @@ def test_of_an_ended_attempt_standard_error_comes_apart(place: Place) -> None:
     ended = replace(job, attempts=(replace(job.attempts[0], ended_at=NOW),), state=JobState.COMPLETED, ended_at=NOW)
     with place.store.transaction() as transaction:
         transaction.put(ended)
-    channel = entered(*place.ask(ended, FollowLog(follow=False, in_frames=True, apart=True)))
+    channel = entered(*place.ask(ended, LogRequest(in_frames=True, apart=True)))
     assert output(channel) == (b"out\nmore\n", b"err\n")
     assert channel.exit_code() == 0
     channel.close()
@@ -220,14 +220,14 @@ def test_of_an_ended_attempt_standard_error_comes_apart(place: Place) -> None:
 
 def test_a_log_without_frames_is_a_plain_answer(place: Place) -> None:
     job = place.started("for n in 1 2 3; do echo $n; done")
-    link, _ = place.ask(job, FollowLog())
+    link, _ = place.ask(job, LogRequest(follow=True))
     with link, link.makefile("rb") as answer:
         content = answer.read()
     head, _, body = content.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 OK\r\n")
     assert body.endswith(b"0\r\n\r\n")
     assert [line for line in body.split() if line in {b"1", b"2", b"3"}] == [b"1", b"2", b"3"]
-    link, _ = place.ask(job, FollowLog(attempt=7))
+    link, _ = place.ask(job, LogRequest(7, follow=True))
     with link, link.makefile("rb") as answer:
         content = answer.read()
     assert content.startswith(b"HTTP/1.1 404 Not Found\r\n")
@@ -236,7 +236,7 @@ def test_a_log_without_frames_is_a_plain_answer(place: Place) -> None:
 
 def test_a_reader_who_leaves_a_silent_log_leaves_no_process(place: Place) -> None:
     job = place.started("echo one; exec sleep 600")
-    log = OutputStream(*place.ask(job, FollowLog(in_frames=True)))
+    log = OutputStream(*place.ask(job, LogRequest(follow=True, in_frames=True)))
     lines = iter(log)
     assert next(lines) == b"one"
     threading.Timer(0.1, log.close).start()

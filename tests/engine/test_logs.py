@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gputui.domain.errors import Cause, CauseCode, NotFoundError, RuntimeFault, RuntimeUnavailableError
 from gputui.engine.saved_logs import FileLog, Logs
 from gputui.ports import LogStream
+from gputui.ports.backend import LogRequest
 from tests.engine.world import World
 
 
@@ -78,7 +79,7 @@ def test_what_never_was_is_named(world: World, logs: Logs) -> None:
     world.docker.up = True
     world.tick(2)
     with pytest.raises(NotFoundError, match="job 1 has no attempt 2: it had 1"):
-        logs.open(waiting, attempt=2)
+        logs.open(waiting, LogRequest(2))
     with pytest.raises(NotFoundError, match="attempt 1 of job 1 has no output"):
         Logs(world.store.get, world.directory, lambda spec: None).open(waiting)
 

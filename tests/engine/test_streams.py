@@ -20,7 +20,7 @@ from gputui.domain.job_spec import Interactive, JobId
 from gputui.domain.state import JobState
 from gputui.engine import streams as subject
 from gputui.engine.streams import Streams
-from gputui.ports.backend import Attach, FollowLog, StreamRequest
+from gputui.ports.backend import Attach, LogRequest, StreamRequest
 from tests.factories import NOW, job, running
 from tests.waiting import until
 
@@ -124,7 +124,7 @@ def test_what_did_not_enter_a_job_is_not_in_the_audit_log() -> None:
     there = Jobs("fails")
     first = there.ask(ALICE, 7, LS)
     assert first.is_served("alice", 7)
-    log = there.ask(ALICE, 7, FollowLog())
+    log = there.ask(ALICE, 7, LogRequest(follow=True))
     assert log.until(b"alice 7") == b"alice 7", "the head of a plain answer is the process's own"
     assert not there.recorded
     there.close()
@@ -143,7 +143,7 @@ def test_one_user_does_not_take_all_streams_and_operators_are_not_counted(
     first = there.ask(ALICE, 7, LS)
     there.ask(ALICE, 9, Attach(from_start=True))  # it waits, and counts
     assert b"the most for one user" in there.ask(ALICE, 7, LS).rest()
-    assert b"HTTP/1.1 429" in there.ask(ALICE, 7, FollowLog()).rest()
+    assert b"HTTP/1.1 429" in there.ask(ALICE, 7, LogRequest(follow=True)).rest()
     bob = Caller(1001, 1001, (), "bob", Role.USER)
     assert there.ask(bob, 7, LS).is_served("bob", 7)
     assert b"the most for all users" in there.ask(bob, 7, LS).rest()

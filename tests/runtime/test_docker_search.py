@@ -10,6 +10,7 @@ import pytest
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import RuntimeSettings
 from gputui.ports import LogStream
+from gputui.ports.backend import LogRequest
 from gputui.runtime.docker.runtime import DockerRuntime
 from gputui.tui.present.log import without_stamp
 from gputui.tui.widgets.log_follower import ANCHOR, TAIL, KnownLines, LogFollower, read_region, scan
@@ -32,10 +33,8 @@ class Opener:
     def __init__(self, runtime: DockerRuntime, container_id: str) -> None:
         self._runtime, self._container_id = runtime, container_id
 
-    def log(
-        self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool, stamped: bool = False
-    ) -> LogStream:
-        return self._runtime.logs(self._container_id, tail=tail, follow=follow, stamped=stamped)
+    def log(self, job_id: JobId, request: LogRequest) -> LogStream:
+        return self._runtime.logs(self._container_id, tail=request.tail, follow=request.follow, stamped=request.stamped)
 
 
 @pytest.fixture

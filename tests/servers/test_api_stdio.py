@@ -26,6 +26,7 @@ from gputui.domain.job_spec import Submission
 from gputui.domain.settings import ClusterSettings, ServerSettings, Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.submit_action import SubmitJobs
+from gputui.ports.backend import LogRequest
 from tests.backend.harnesses import ALL_BUT, ClusterHarness
 from tests.factories import spec
 from tests.servers.connections import Connections, local_ssh
@@ -89,7 +90,7 @@ def test_the_output_of_a_job_is_read_where_nobody_owns_the_queue(console: Connec
     process.send_signal(signal.SIGTERM)
     process.wait()
     console.until(lambda shown: not is_owned(shown) and not shown.servers[0].problem, "it answers itself")
-    with closing(console.there.log(job_id, tail=2)) as stream:
+    with closing(console.there.log(job_id, LogRequest(tail=2))) as stream:
         assert list(stream) == [b"2999", b"3000"]
     with pytest.raises(GputuiError, match="a: there is no job 9999"):
         console.there.job(job_id - 1 + 9999)

@@ -17,6 +17,7 @@ from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import SubmitJobs
+from gputui.ports.backend import LogRequest
 from gputui.request.draft import asked
 from gputui.request.submitter import Submitter
 from tests.factories import NOW
@@ -97,7 +98,7 @@ def test_output_is_read_and_followed(site: Site) -> None:
     seen = site.until(lambda s: is_running(s, f"gpu2:{number}"), "it runs")
     job = job_of(seen, f"gpu2:{number}")
     assert job is not None
-    stream = site.there.log(job.id, None, tail=1000, follow=True)
+    stream = site.there.log(job.id, LogRequest(tail=1000, follow=True))
     lines = []
     for line in stream:
         lines.append(line)

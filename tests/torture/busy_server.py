@@ -18,6 +18,7 @@ from gputui.engine.actions.actions import Actions
 from gputui.engine.feed import Feed
 from gputui.engine.host import Adapters, Host
 from gputui.gpus.simulated import SimulatedProbe
+from gputui.ports.backend import LogRequest
 from gputui.store import TinyJobStore
 from tests.engine.fakes import FakeRuntime
 from tests.factories import ACTOR, job
@@ -76,11 +77,9 @@ def _line(number: int) -> bytes:
 class Floods:
     """Logs of jobs that all print a flood of lines."""
 
-    def log(
-        self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool, stamped: bool = False
-    ) -> Flood:
-        del job_id, attempt, stamped
-        return Flood(tail, follow=follow)
+    def log(self, job_id: JobId, request: LogRequest) -> Flood:
+        del job_id
+        return Flood(request.tail, follow=request.follow)
 
 
 class BusyServer:

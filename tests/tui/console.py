@@ -27,7 +27,7 @@ from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.foreign_use import ForeignUse
 from gputui.engine.feed import Feed
 from gputui.ports import LogStream
-from gputui.ports.backend import About
+from gputui.ports.backend import About, LogRequest
 from gputui.tui.actions import ExitChoice
 from gputui.tui.app import PAGES, Gputui
 from gputui.tui.preferences import Preferences
@@ -85,9 +85,8 @@ class FakeLogs:
         """Lines of attempts requested by number, if they differ."""
         self.opened_event = threading.Event()
 
-    def log(
-        self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool, stamped: bool = False
-    ) -> LogStream:
+    def log(self, job_id: JobId, request: LogRequest) -> LogStream:
+        attempt, tail, follow = request.attempt, request.tail, request.follow
         self.opened.append((job_id, attempt, tail, follow))
         if self.error is not None:
             raise self.error
@@ -97,7 +96,7 @@ class FakeLogs:
         if tail is not None and isinstance(lines, list) and (self.cuts_tails or not follow):
             lines = lines[-tail:]
         stream = FakeStream(lines, ends=self.ends or not follow, of=(job_id, attempt))
-        stream.is_stamped = stamped and self.is_stamped
+        stream.is_stamped = request.stamped and self.is_stamped
         if not follow:
             return stream
         self.streams[job_id] = stream

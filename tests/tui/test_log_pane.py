@@ -13,6 +13,8 @@ from textual.geometry import Region
 from textual.widgets import Input
 
 from gputui.domain.errors import NotFoundError
+from gputui.domain.job_spec import JobId
+from gputui.ports.backend import LogRequest
 from gputui.runtime.process.log import FileLogStream
 from gputui.tui.present.log import STAMP_WIDTH, kept_part, stamp_words, without_stamp
 from gputui.tui.screens.dialogs import Confirm, Prompt
@@ -334,8 +336,8 @@ class Bar:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def log(self, *_: object, tail: int | None, follow: bool, stamped: bool = False) -> FileLogStream:
-        return FileLogStream(self.path, tail=tail, follow=follow, is_over=lambda: False)
+    def log(self, job_id: JobId, request: LogRequest) -> FileLogStream:
+        return FileLogStream(self.path, tail=request.tail, follow=request.follow, is_over=lambda: False)
 
     def write(self, more: bytes) -> None:
         with self.path.open("ab") as file:

@@ -17,6 +17,7 @@ from gputui.domain.errors import CauseCode, ClusterUnavailableError, GputuiError
 from gputui.domain.settings import Settings
 from gputui.domain.submit_action import Done, SubmitJobs
 from gputui.engine.cluster.queue import EngineQueue, UnansweredSubmissions
+from gputui.ports.backend import WHOLE_LOG, LogRequest
 
 if TYPE_CHECKING:
     from gputui.domain.action import Action
@@ -128,15 +129,7 @@ class EngineBackend:
             self._cluster.caps.check_submission(submission)
         return action.submissions
 
-    def log(
-        self,
-        job_id: JobId,
-        attempt: int | None = None,
-        *,
-        tail: int | None = None,
-        follow: bool = False,
-        stamped: bool = False,
-    ) -> LogStream:
+    def log(self, job_id: JobId, request: LogRequest = WHOLE_LOG) -> LogStream:
         """Return the output of the last attempt; raises NotFoundError for an earlier one: it is not kept apart."""
         try:
             job = self.queue.get(job_id)
@@ -147,13 +140,13 @@ class EngineBackend:
         is_unseen = job.cause is not None and job.cause.code is CauseCode.END_UNKNOWN
         if job.attempt is None and not is_unseen:
             raise NotFoundError(f"job {job.shown_id} has not started yet, so it has no output")
-        if attempt is not None and job.attempt is not None and attempt != job.attempt.number:
+        if request.attempt is not None and job.attempt is not None and request.attempt != job.attempt.number:
             hint = f"attempt {job.attempt.number} is the last one"
-            raise NotFoundError(f"attempt {attempt} of job {job.shown_id} has no output of its own", hint=hint)
-        if follow and job.state.is_active:
+            raise NotFoundError(f"attempt {request.attempt} of job {job.shown_id} has no output of its own", hint=hint)
+        if request.follow and job.state.is_active:
             self._cluster.caps.need(Capability.LIVE_LOG)
-        stream = self._cluster.log(job, tail=tail, follow=follow)
-        opened: LogStream = stream if stamped or not stream.is_stamped else WithoutTimes(stream)
+        stream = self._cluster.log(job, tail=request.tail, follow=request.follow)
+        opened: LogStream = stream if request.stamped or not stream.is_stamped else WithoutTimes(stream)
         self._streams.add(opened)
         return opened
 
@@ -170,7 +163,7 @@ class EngineBackend:
         return job_id, None
 
     def output(self, job: Job, attempt: Attempt) -> Iterator[tuple[bool, bytes]]:
-        with closing(self.log(job.id, attempt.number)) as stream:
+        with closing(self.log(job.id, LogRequest(attempt.number))) as stream:
             yield from ((False, line + b"\n") for line in stream)
 
     def await_start(self, job_id: JobId, detach_keys: str = "") -> None:

@@ -17,6 +17,7 @@ from gputui.config import present_directory, typed_path
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import shown_id
 from gputui.domain.text import plain, plural
+from gputui.ports.backend import LogRequest
 from gputui.tui.commands import GIVE_UP, bindings
 from gputui.tui.keymap import keymap_of
 from gputui.tui.progress import IsWanted, LatestWorker, LongTask, TaskCancelledError, TaskStarted
@@ -46,7 +47,7 @@ def save_log(
     if not overwrite and path.exists():
         raise FileExistsError(17, "the file already exists", str(path))
     aside = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
-    stream = follower.opener.log(follower.job_id, follower.attempt, tail=None, follow=False)
+    stream = follower.opener.log(follower.job_id, LogRequest(follower.attempt))
     count = 0
     try:
         with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:

@@ -41,6 +41,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import listed, plain
 from gputui.engine.actions.foreign_use import ForeignUse
 from gputui.ports import LogStream
+from gputui.ports.backend import LogRequest
 from gputui.tui.actions import ActionDone, ActionFailed
 from gputui.tui.commands import (
     APP_COMMANDS,
@@ -153,10 +154,8 @@ class ContainerLog(Struct, eq=False):
     _use: ForeignUse
     _container_id: str
 
-    def log(
-        self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool, stamped: bool = False
-    ) -> LogStream:
-        return self._use.logs(self._container_id, tail=tail, follow=follow, stamped=stamped)
+    def log(self, job_id: JobId, request: LogRequest) -> LogStream:
+        return self._use.logs(self._container_id, tail=request.tail, follow=request.follow, stamped=request.stamped)
 
 
 @dataclass(eq=False)

@@ -17,6 +17,7 @@ from gputui.domain.errors import AccessError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, shown_id
 from gputui.ports import LiveLogStream, LogStream
+from gputui.ports.backend import LogRequest
 from gputui.tui.present.cells import PLAIN
 from gputui.tui.present.job import job_title
 from gputui.tui.present.log import kept_part, style_after, without_stamp
@@ -35,9 +36,7 @@ _BREATH = 1000
 class LogOpener(Protocol):
     """Source of the output of attempts."""
 
-    def log(
-        self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool, stamped: bool = False
-    ) -> LogStream:
+    def log(self, job_id: JobId, request: LogRequest) -> LogStream:
         """Return the output of one attempt, the last one for None, as `Backend.log` does.
 
         With `stamped`, lines begin with the time they were written, if known; the stream tells whether.
@@ -95,7 +94,7 @@ class LogFollower:
 
     def _run(self) -> None:
         try:
-            self._stream = self.opener.log(self.job_id, self.attempt, tail=TAIL, follow=True, stamped=True)
+            self._stream = self.opener.log(self.job_id, LogRequest(self.attempt, TAIL, stamped=True, follow=True))
             self.is_stamped = getattr(self._stream, "is_stamped", False)
             if self._closed.is_set():
                 self._stream.close()
@@ -137,7 +136,7 @@ class LogFollower:
 
 @contextmanager
 def _opened(follower: LogFollower, tail: int | None = None) -> Iterator[LogStream]:
-    stream = follower.opener.log(follower.job_id, follower.attempt, tail=tail, follow=False, stamped=True)
+    stream = follower.opener.log(follower.job_id, LogRequest(follower.attempt, tail, stamped=True))
     try:
         yield stream
     finally:
