@@ -16,7 +16,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.submit_action import Done
 from gputui.domain.telemetry_series import Measured
 from gputui.ports import LogStream
-from gputui.ports.backend import WHOLE_LOG, About, Entry, LogRequest, Performer
+from gputui.ports.backend import WHOLE_LOG, About, Entry, LogRequest, Performer, Progress
 from gputui.tui.widgets.log_follower import LogOpener
 
 
@@ -56,17 +56,13 @@ class FakeBackend:
     def about(self, server: str = "") -> About:
         return self.of_servers.get(server, self._about)
 
-    def act(
-        self, action: Action, /, *, server: str = "", on_progress: Callable[[int, int], None] | None = None
-    ) -> Done:
+    def act(self, action: Action, /, *, server: str = "", on_progress: Progress | None = None) -> Done:
         return self._actions.act(action, server=server, on_progress=on_progress)
 
     def foresee(self, action: Action, /) -> Done:
         return self._actions.foresee(action)
 
-    def undo(
-        self, changes: Iterable[Any], on_progress: Callable[[int, int], None] | None = None
-    ) -> Sequence[tuple[Any, str]]:
+    def undo(self, changes: Iterable[Any], on_progress: Progress | None = None) -> Sequence[tuple[Any, str]]:
         return self._actions.undo(changes, on_progress)
 
     def log(self, job_id: JobId, request: LogRequest = WHOLE_LOG) -> LogStream:

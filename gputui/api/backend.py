@@ -29,7 +29,7 @@ from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import Controls, Node, Snapshot, Unreadable
 from gputui.domain.submit_action import Done, SubmitJobs
 from gputui.domain.telemetry_series import Measured
-from gputui.ports.backend import WHOLE_LOG, About, AwaitedChannel, DirectBackend, Entry, LogRequest
+from gputui.ports.backend import WHOLE_LOG, About, AwaitedChannel, DirectBackend, Entry, LogRequest, Progress
 
 if TYPE_CHECKING:
     from gputui.domain.gpu import Gpu
@@ -187,9 +187,7 @@ class ApiBackend:
 
     # changes
 
-    def act(
-        self, action: Action, /, *, server: str = "", on_progress: Callable[[int, int], None] | None = None
-    ) -> Done:
+    def act(self, action: Action, /, *, server: str = "", on_progress: Progress | None = None) -> Done:
         if self.local is not None:
             return self.local.act(action)
         key, body = new_key(), own_json(action)
@@ -220,9 +218,7 @@ class ApiBackend:
 
         return self.read_by(asked, lambda local: local.foresee(action))
 
-    def undo(
-        self, changes: Iterable[Any], on_progress: Callable[[int, int], None] | None = None
-    ) -> Sequence[tuple[Any, str]]:
+    def undo(self, changes: Iterable[Any], on_progress: Progress | None = None) -> Sequence[tuple[Any, str]]:
         wanted = tuple(changes)
         if not wanted or not isinstance(wanted[0], NumberedChange):
             return self.local.undo(wanted) if self.local is not None else ()

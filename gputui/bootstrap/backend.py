@@ -23,7 +23,7 @@ from gputui.config import present_directory
 from gputui.domain.access import HOW_TO_USE, Role
 from gputui.domain.cluster import Capability, Caps
 from gputui.domain.errors import AccessError, CapabilityError, NoOwnerError, StoreBusyError, StoreOwnedError
-from gputui.ports.backend import WHOLE_LOG, About, LogRequest
+from gputui.ports.backend import WHOLE_LOG, About, LogRequest, Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -177,9 +177,7 @@ class LocalBackend:
             return snapshot
         return self._visibility.snapshot(snapshot, self._caller)
 
-    def act(
-        self, action: Action, /, *, server: str = "", on_progress: Callable[[int, int], None] | None = None
-    ) -> Done:
+    def act(self, action: Action, /, *, server: str = "", on_progress: Progress | None = None) -> Done:
         number, until = self._acted, time.monotonic() + self._options.settings.store.lock_timeout.total_seconds()
         while self._owner is None:
             try:
@@ -213,9 +211,7 @@ class LocalBackend:
     def foresee(self, action: Action, /) -> Done:
         return self._actions_of(self._caller).foresee(action)
 
-    def undo(
-        self, changes: Iterable[Any], on_progress: Callable[[int, int], None] | None = None
-    ) -> Sequence[tuple[Any, str]]:
+    def undo(self, changes: Iterable[Any], on_progress: Progress | None = None) -> Sequence[tuple[Any, str]]:
         return self._actions_of(self._caller).undo(changes, on_progress)
 
     def job(self, job_id: JobId) -> Job:
@@ -472,7 +468,7 @@ class MovingBackend:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._present(), name)
 
-    def undo(self, changes: Iterable[Any], on_progress: Callable[[int, int], None] | None = None) -> list[Any]:
+    def undo(self, changes: Iterable[Any], on_progress: Progress | None = None) -> list[Any]:
         """Undo changes where they were made, if that is still possible."""
         from gputui.api.backend import NumberedChange
 

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from gputui.ports.store import Queue
 
 
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called now and then with the number of finished jobs and the total; an exception in it undoes the action."""
+
+
 class ActionChange(Protocol):
     """Change by an action that can be undone."""
 
@@ -46,22 +50,17 @@ class ActionChange(Protocol):
 class Performer(Protocol):
     """Actions of one user. Methods may block, and raise GputuiError."""
 
-    def act(
-        self, action: Action, /, *, server: str = "", on_progress: Callable[[int, int], None] | None = None
-    ) -> Done:
+    def act(self, action: Action, /, *, server: str = "", on_progress: Progress | None = None) -> Done:
         """Carry out an action for all of its jobs, or none.
 
         `server` is that of a new job, a reservation or a pause in a console over several; where there is one queue, it
-        is ignored. `on_progress` is called now and then with the number of finished jobs and the total; an exception in
-        it undoes the action.
+        is ignored.
         """
 
     def foresee(self, action: Action, /) -> Done:
         """Return what `act` would do, with the jobs as they would be; raises the same errors, and changes nothing."""
 
-    def undo(
-        self, changes: Iterable[Any], on_progress: Callable[[int, int], None] | None = None
-    ) -> Sequence[tuple[Any, str]]:
+    def undo(self, changes: Iterable[Any], on_progress: Progress | None = None) -> Sequence[tuple[Any, str]]:
         """Undo changes, latest first; return each with the reason why it was not undone, empty if it was."""
 
 

@@ -19,7 +19,7 @@ from gputui.domain.job_spec import JobId, shown_id
 from gputui.domain.submit_action import Done, Ids, SubmitJobs
 from gputui.domain.text import plain
 from gputui.domain.verbs import verb_of
-from gputui.ports.backend import ActionChange, Performer
+from gputui.ports.backend import ActionChange, Performer, Progress
 from gputui.threads import Watcher
 from gputui.tui.progress import LongTask
 
@@ -124,9 +124,7 @@ class Undo(Struct, eq=False):
     """Returns the index that the screen shows for each GPU, by UUID."""
     _past: deque[Sequence[ActionChange]] = field(default_factory=lambda: deque(maxlen=KEPT))
 
-    def carry_out(
-        self, action: Action, server: str = "", on_progress: Callable[[int, int], None] | None = None
-    ) -> Done:
+    def carry_out(self, action: Action, server: str = "", on_progress: Progress | None = None) -> Done:
         """Carry out an action. A failed one changes nothing and cannot be undone."""
         done = self.actions.act(action, server=server, on_progress=on_progress)
         if done.changes:
@@ -135,7 +133,7 @@ class Undo(Struct, eq=False):
                 self._past.popleft()
         return done
 
-    def last(self, on_progress: Callable[[int, int], None] | None = None) -> str:
+    def last(self, on_progress: Progress | None = None) -> str:
         """Undo the last action that is not undone yet; return the message."""
         if not self._past:
             raise GputuiError("Nothing to undo", where="undo")
@@ -193,7 +191,7 @@ class ActionThread:
             self._tell(answer)
             del requested, asked, answer  # or its jobs would be kept until the next action
 
-    def _carry_out(self, asked: ActionRequested | None, on_progress: Callable[[int, int], None]) -> Message:
+    def _carry_out(self, asked: ActionRequested | None, on_progress: Progress) -> Message:
         try:
             if asked is None:
                 return ActionDone(self._undo.last(on_progress))

@@ -16,7 +16,7 @@ from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import Done
-from gputui.engine.actions.context import Progress
+from gputui.ports.backend import Progress
 from gputui.tui import progress
 from gputui.tui.actions import ActionRequested, ExitChoice
 from gputui.tui.progress import LongTask, TaskCancelledError, work_cell

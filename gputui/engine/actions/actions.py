@@ -63,7 +63,6 @@ from gputui.engine.actions.context import (
     JobChange,
     PauseChange,
     PriorityCaps,
-    Progress,
     UndoableChange,
     check_action,
     check_job,
@@ -71,6 +70,7 @@ from gputui.engine.actions.context import (
 )
 from gputui.engine.actions.permissions import check_warning
 from gputui.ports import JobStore, Transaction
+from gputui.ports.backend import Progress
 
 
 class Actions(ActionContext, eq=False, dict=True):

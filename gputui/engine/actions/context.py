@@ -49,8 +49,8 @@ from gputui.domain.snapshot import Controls, effective_policy
 from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.permissions import UserPermissions, account_number
 from gputui.ports import Clock, JobStore, Transaction
+from gputui.ports.backend import Progress
 
-Progress: TypeAlias = Callable[[int, int], None]
 REPORT_EVERY = 100
 """Number of jobs between two reports of progress."""
 
@@ -64,7 +64,6 @@ class ActionContext(Struct, eq=False):
     permissions: UserPermissions | None = None
     """The site's rules; None if everything is allowed."""
     on_progress: Progress | None = None
-    """Called now and then with the number of finished jobs and the total; an exception undoes the action."""
     known_gpus: Callable[[], tuple[Gpu, ...]] = tuple
     """Returns the GPUs that the scheduler lists now; none if they are unknown."""
     caller: Caller | None = None
