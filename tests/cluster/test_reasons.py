@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from gputui.cluster.slurm.listings import is_admin_hold, is_held, reason_of
+from gputui.cluster.slurm.listings import is_held, reason_of
 from gputui.domain.state import PendingReason
 from tests.cases import cases
 
@@ -55,4 +55,3 @@ def test_holds_and_dependencies() -> None:
         False,
         False,
     ]
-    assert [is_admin_hold(word) for word in ("JobHeldAdmin", "JobHeldUser")] == [True, False]

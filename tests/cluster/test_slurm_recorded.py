@@ -439,3 +439,8 @@ def test_durations(text: str, span: timedelta | None) -> None:
 )
 def test_numbers_of_gpus(text: str, count: int) -> None:
     assert commands.gpu_count(text) == count
+
+
+def test_only_an_administrators_hold_is_told_as_such() -> None:
+    rows = [JobRow("7", "7", "N/A", "PENDING", word) for word in ("JobHeldAdmin", "JobHeldUser")]
+    assert [job_of(row, None, None).hold_reason for row in rows] == ["held by an administrator", None]

@@ -216,10 +216,11 @@ class SlurmCluster:
         return SharedFileLog(Path(path), tail, is_over)
 
     def place(self, job: Job) -> str:
-        from gputui.cluster.slurm.inside import place_words
+        from gputui.cluster.slurm.inside import StepPlace
 
         row = self._own_row(job)
-        return place_words(row, self._step_place(row))
+        node, is_beside = next(iter(commands.hosts(row.nodes)), "its node"), self._step_place(row) is StepPlace.NODE
+        return f"node {node}, beside the job" if is_beside else f"container gputui-{row.number} on {node}"
 
     def enter(self, job: Job, request: Entry) -> CommandChannel:
         from gputui.cluster.slurm.inside import StepPlace, step

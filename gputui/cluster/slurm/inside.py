@@ -90,11 +90,6 @@ def not_theirs(row: JobRow) -> GputuiError:
     return ClusterRefusedError(f"job {commands.words(row.job_id)} is a job of {row.user}", hint=hint)
 
 
-def place_words(row: JobRow, place: StepPlace) -> str:
-    node = next(iter(commands.hosts(row.nodes)), "its node")
-    return f"node {node}, beside the job" if place is StepPlace.NODE else f"container gputui-{row.number} on {node}"
-
-
 def _srun(row: JobRow, place: StepPlace) -> list[str]:
     node = commands.hosts(row.nodes)[:1]
     return [

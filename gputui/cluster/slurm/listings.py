@@ -175,11 +175,6 @@ def exit_code_of(word: str, exit_code: int | None, signal: int | None) -> int | 
     return exit_code if state_of(word) is JobState.COMPLETED else None
 
 
-def is_admin_hold(word: str) -> bool:
-    """Return whether an administrator holds the job: its user may not release it."""
-    return word == "JobHeldAdmin"
-
-
 def is_held(state: str, reason: str) -> bool:
     return state in _HELD or (reason in _REASONS and _REASONS[reason][0] is _R.JOB_HELD_USER)
 
@@ -221,27 +216,8 @@ def _guessed(word: str) -> tuple[PendingReason, str]:
     return _R.RESOURCES, "waits"
 
 
-_PLAIN = {
-    "number": "%A",
-    "array": "%F",
-    "index": "%K",
-    "state": "%T",
-    "reason": "%r",
-    "submitted": "%V",
-    "started": "%S",
-    "ended": "%e",
-    "limit": "%l",
-    "nice": "%y",
-    "priority": "%Q",
-    "user": "%u",
-    "account": "%a",
-    "partition": "%P",
-    "nodes": "%N",
-    "node_count": "%D",
-    "gres": "%b",
-    "dependency": "%E",
-}
-_FREE = {"name": "%j", "comment": "%k", "command": "%o"}
+_PLAIN, _FREE = "%A|%F|%K|%T|%r|%V|%S|%e|%l|%y|%Q|%u|%a|%P|%N|%D|%b|%E", ("%j", "%k", "%o")
+"""Format of squeue for the fields of `JobRow`, in their order: its own words, and the texts of users."""
 _NODES = re.compile(r"\sNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
 _BEGIN = r"^JobId={} (?:(?:Array|Het)\w+=\S+ )*JobName={} (?:(?:HetJobIdSet|SLUID)=\S+ )*(?=UserId=)"
 _REQUESTS = ("AllocTRES", "TresPerJob", "TresPerNode", "TresPerTask", "ReqTRES", "TRES")
@@ -318,14 +294,7 @@ class JobRow(Struct, frozen=True):
 
 def squeue_arguments(mark: str) -> list[str]:
     """Return the options of squeue for all jobs, with `mark` before each record and each free text."""
-    plain = "|".join(_PLAIN.values())
-    return [
-        "--noheader",
-        "--all",
-        "--states=all",
-        "--format",
-        "".join((mark, plain, *(mark + f for f in _FREE.values()))),
-    ]
+    return ["--noheader", "--all", "--states=all", "--format", mark + mark.join((_PLAIN, *_FREE))]
 
 
 def is_mixed(row: JobRow) -> bool:
@@ -351,7 +320,7 @@ def parse_jobs(output: str, mark: str) -> list[JobRow]:
     step = 1 + len(_FREE)
     for start in range(0, len(pieces) - step + 1, step):
         plain = pieces[start].split("|")
-        if len(plain) != len(_PLAIN):
+        if len(plain) != 1 + _PLAIN.count("|"):
             continue
         free = pieces[start + 1 : start + step]
         free[-1] = free[-1].removesuffix("\n")

@@ -71,7 +71,7 @@ def job_of(
         state=JobState.OUT_OF_MEMORY if lacked_memory else row.life,
         priority=priority_of(row.nice),
         held=held,
-        hold_reason="held by an administrator" if held and listings.is_admin_hold(row.reason) else None,
+        hold_reason="held by an administrator" if held and row.reason == "JobHeldAdmin" else None,
         held_by=row.user if held and row.reason == "JobHeldUser" else "",
         started_at=attempt.started_at if attempt else None,
         ended_at=commands.moment(row.ended) if row.life.is_terminal else None,
