@@ -47,7 +47,7 @@ class ScriptedServer:
 
         cluster = ClusterEntry(f"http://127.0.0.1:{self._server.server_address[1]}")
         place = KubePlace("lab", "team", cluster, UserEntry())
-        return ApiServer(place, Login(place, {}), {}, 10.0)
+        return ApiServer(place, Login(place, {}, lambda: place), {}, 10.0)
 
     def close(self) -> None:
         self.is_over.set()

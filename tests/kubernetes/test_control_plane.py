@@ -283,7 +283,7 @@ def rules(bed: Bed, name: str, namespace: str) -> set[tuple[str, str, str]]:
 def granted(*, is_operator: bool, is_wide: bool, is_own: bool) -> set[tuple[str, str, str]]:
     """Return the rights that the calls of gputui need in the user's namespace, or in another one."""
     found = (call for call in CALLS if (is_wide if call.is_wide else is_own) and (is_operator or not call.is_operators))
-    names = ((call, f"{call.resource}/{call.subresource}".rstrip("/")) for call in found)
+    names = ((call, call.resource) for call in found)
     return {(verb, call.group, name) for call, name in names for verb in call.verbs}
 
 

@@ -158,7 +158,7 @@ def test_a_job_that_another_process_has_just_submitted_is_not_taken_for_lost(har
 
 def test_jobs_in_a_namespace_that_is_not_looked_at_are_not_taken_for_lost(harness: KubernetesHarness) -> None:
     [job_id] = harness.kube.submit([Submission(spec(1))], "k1")
-    for document in rbac("other", RbacSubject("User", "ann"), is_wide=False):
+    for document in rbac("other", RbacSubject("User", "ann"), is_operator=False, is_wide=False):
         harness.fake.access.apply(document)
     narrow = harness.open(harness.fake.access.add_user("ann"), state="narrow", namespace="other")
     noted = (harness.directory / "state-0" / "submissions.jsonl").read_bytes()

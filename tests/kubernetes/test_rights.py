@@ -61,7 +61,7 @@ def test_rights_of_users(harness: KubernetesHarness) -> None:
     with pytest.raises(ClusterRefusedError, match="does not know this user"):
         harness.open("stale").snapshot()
     # a service account is bound by its namespace
-    documents = list(rbac("lab", RbacSubject("ServiceAccount", "gputui", "tools"), is_wide=False))
+    documents = list(rbac("lab", RbacSubject("ServiceAccount", "gputui", "tools"), is_operator=False, is_wide=False))
     assert [document["kind"] for document in documents] == ["Role", "RoleBinding"]
     assert documents[1]["subjects"] == [{"kind": "ServiceAccount", "name": "gputui", "namespace": "tools"}]
     assert not any("*" in rule["verbs"] + rule["resources"] for rule in documents[0]["rules"])
@@ -74,8 +74,7 @@ def test_doctor_names_each_right_that_is_missing(make: MakeHarness, call: object
     claiming = replace(SETTINGS, kubernetes={"device_class": "gpu.nvidia.com"})
     harness = make(kueue=4, claims="v1", settings=claiming)
     ann = harness.as_user("ann")
-    resource = f"{wanted.resource}/{wanted.subresource}" if wanted.subresource else wanted.resource
-    harness.fake.access.revoke(wanted.group, resource, wanted.verbs[-1])
+    harness.fake.access.revoke(wanted.group, wanted.resource, wanted.verbs[-1])
     found = ann.faults()
     assert {fault.name for fault in found} == {"rights"}
     own = [each for each in CALLS if not each.is_wide or wanted.is_wide]
@@ -99,7 +98,7 @@ def test_missing_rights_are_asked_for_again_soon(harness: KubernetesHarness, tmp
         return found.may(SUBMIT)
 
     assert not may_submit()
-    for document in rbac("lab", RbacSubject("User", "ann")):
+    for document in rbac("lab", RbacSubject("User", "ann"), is_operator=False, is_wide=True):
         access.apply(document)
     assert may_submit()
     access.revoke("batch", "jobs", "create")

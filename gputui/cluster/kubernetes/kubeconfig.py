@@ -285,12 +285,10 @@ class _ExecCredential(Struct, frozen=True, rename="camel"):
 class Login:
     """How the user of a context authenticates; from any thread."""
 
-    def __init__(
-        self, place: KubePlace, environ: Mapping[str, str], read: Callable[[], KubePlace] | None = None
-    ) -> None:
+    def __init__(self, place: KubePlace, environ: Mapping[str, str], read: Callable[[], KubePlace]) -> None:
         """`read` reads the place anew: other programs write tokens into kubeconfigs."""
         self._environ = environ
-        self._read = read or (lambda: place)
+        self._read = read
         self._lock = RLock()
         self._take(place)
 

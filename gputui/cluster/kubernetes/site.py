@@ -37,15 +37,11 @@ OWN_EVENTS = "own-events"
 ALL_WORKLOADS = "all-workloads"
 OWN_WORKLOADS = "own-workloads"
 SUBMIT = "submit"
-CANCEL = "cancel"
 HOLD = "hold"
 LOGS = "logs"
 EXEC = "exec"
 ATTACH = "attach"
-HOLD_QUEUED = "hold-queued"
 CORDON = "cordon"
-CLAIM = "claim"
-CANCEL_ELEMENT = "cancel-element"
 _JOBS, KUEUE = "batch", "kueue.x-k8s.io"
 _ONLY_OWN = "Only the {} of the user's namespace are shown."
 
@@ -58,6 +54,7 @@ class ApiCall(Struct, frozen=True):
     verbs: tuple[str, ...]
     group: str
     resource: str
+    """What the group has, `pods`, or a part of it, `pods/log`."""
     lost: str
     """Sentence about the loss without it."""
     is_wide: bool = False
@@ -66,14 +63,12 @@ class ApiCall(Struct, frozen=True):
     """True if no job can be submitted or seen without it."""
     is_operators: bool = False
     """True if only operators need it."""
-    subresource: str = ""
 
     @property
     def words(self) -> str:
         """The right as people write it: `list and watch pods`."""
-        what = f"{self.resource}/{self.subresource}" if self.subresource else self.resource
         group = f".{self.group}" if self.group else ""
-        return f"{' and '.join(self.verbs)} {what}{group}"
+        return f"{' and '.join(self.verbs)} {self.resource}{group}"
 
 
 CALLS = (
@@ -94,14 +89,14 @@ CALLS = (
     ApiCall(OWN_EVENTS, _LOOK, "", "events", "A job whose pod cannot be created waits without a reason."),
     ApiCall(OWN_WORKLOADS, _LOOK, KUEUE, "workloads", "Kueue's reasons are missing."),
     ApiCall(SUBMIT, ("create", "get"), _JOBS, "jobs", "No job can be submitted.", is_needed=True),
-    ApiCall(CANCEL, ("delete",), _JOBS, "jobs", "No job can be cancelled."),
-    ApiCall(CANCEL_ELEMENT, ("delete",), "", "pods", "No element of an array can be cancelled alone."),
-    ApiCall(CLAIM, ("create",), RESOURCES, "resourceclaimtemplates", "No job can claim GPUs."),
+    ApiCall("cancel", ("delete",), _JOBS, "jobs", "No job can be cancelled."),
+    ApiCall("cancel-element", ("delete",), "", "pods", "No element of an array can be cancelled alone."),
+    ApiCall("claim", ("create",), RESOURCES, "resourceclaimtemplates", "No job can claim GPUs."),
     ApiCall(HOLD, ("patch",), _JOBS, "jobs", "No job can be held or released."),
-    ApiCall(LOGS, ("get",), "", "pods", "No output of jobs is shown or kept.", subresource="log"),
-    ApiCall(EXEC, _OPEN, "", "pods", "No command can be run in jobs.", subresource="exec"),
-    ApiCall(ATTACH, _OPEN, "", "pods", "No job with a terminal can be attached to.", subresource="attach"),
-    ApiCall(HOLD_QUEUED, ("patch",), KUEUE, "workloads", "No job of Kueue can be held or released."),
+    ApiCall(LOGS, ("get",), "", "pods/log", "No output of jobs is shown or kept."),
+    ApiCall(EXEC, _OPEN, "", "pods/exec", "No command can be run in jobs."),
+    ApiCall(ATTACH, _OPEN, "", "pods/attach", "No job with a terminal can be attached to."),
+    ApiCall("hold-queued", ("patch",), KUEUE, "workloads", "No job of Kueue can be held or released."),
     ApiCall(CORDON, ("patch",), "", "nodes", "No node can be drained.", is_wide=True, is_operators=True),
 )
 """Every call but those that each authenticated user may make: the version, the API groups and reviews of own rights."""
@@ -115,9 +110,7 @@ class RbacSubject(Struct, frozen=True):
     """Namespace of a service account."""
 
 
-def rbac(
-    namespace: str, subject: RbacSubject, *, is_operator: bool = False, is_wide: bool = True
-) -> Iterator[dict[str, Any]]:
+def rbac(namespace: str, subject: RbacSubject, *, is_operator: bool, is_wide: bool) -> Iterator[dict[str, Any]]:
     """Yield the roles with the least rights, each with its binding.
 
     Without `is_wide` the subject sees the jobs of its namespace alone, and no nodes.
@@ -143,8 +136,7 @@ def _granted(
     place = {"namespace": namespace} if namespace else {}
     verbs: dict[tuple[str, str], dict[str, None]] = {}  # of all calls of a resource
     for call in calls:
-        what = f"{call.resource}/{call.subresource}" if call.subresource else call.resource
-        verbs.setdefault((call.group, what), {}).update(dict.fromkeys(call.verbs))
+        verbs.setdefault((call.group, call.resource), {}).update(dict.fromkeys(call.verbs))
     rules = [{"apiGroups": [group], "resources": [what], "verbs": list(of)} for (group, what), of in verbs.items()]
     yield {"apiVersion": f"{RBAC}/v1", "kind": kind, "metadata": {"name": name} | place, "rules": rules}
     named = {"kind": subject.kind, "name": subject.name}
@@ -283,8 +275,8 @@ def _place(server: ApiServer, namespace: str) -> str:
 
 
 def may(server: ApiServer, call: ApiCall, namespace: str) -> bool:
-    attributes = {"group": call.group, "resource": call.resource}
-    attributes |= {"subresource": call.subresource} if call.subresource else {}
+    resource, _, part = call.resource.partition("/")
+    attributes = {"group": call.group, "resource": resource} | ({"subresource": part} if part else {})
     attributes |= {} if call.is_wide else {"namespace": namespace}
     body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
     asked = ({**body, "spec": {"resourceAttributes": attributes | {"verb": verb}}} for verb in call.verbs)
