@@ -326,17 +326,5 @@ class FrameChannel:
     def exit_code(self) -> int | None:
         return self._exit_code
 
-    def keep_exit_code(self, code: int | None) -> None:
-        self._exit_code = code
-
     def close(self) -> None:
         self._connection.close()
-
-
-def peer_uid(connection: socket.socket) -> int:
-    """Return the uid of the process at the other end, as recorded by the kernel when it connected or listened."""
-    import socket
-    import struct
-
-    uid: int = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
-    return uid

@@ -97,9 +97,7 @@ class ConsumptionReader(Struct, eq=False):
 
     def of_process(self, name: str, pid: int) -> Consumption | None:
         """Return the consumption of that process's groups whose names contain `name`; None if there are none."""
-        if name not in self._files:
-            self._remember(name, files_in(tuple(self._own_groups(name, pid)) or self._found_groups(name)))
-        return self._read(name)
+        return self.of_groups(name, lambda: tuple(self._own_groups(name, pid)) or self._found_groups(name))
 
     def _own_groups(self, name: str, pid: int) -> Iterator[Path]:
         """Yield the control groups of a process with that name, or those above them: it may have created subgroups."""
@@ -137,18 +135,13 @@ class ConsumptionReader(Struct, eq=False):
                     yield Path(place, found)
                     break
 
-    def of_groups(self, name: str, folders: Callable[[], Iterable[str]]) -> Consumption | None:
+    def of_groups(self, name: str, folders: Callable[[], Iterable[str | Path]]) -> Consumption | None:
+        """Return the consumption of the groups in these folders, which are asked for as long as none was found."""
         if name not in self._files:
-            self._remember(name, files_in(map(Path, folders())))
-        return self._read(name)
-
-    def _remember(self, name: str, files: tuple[str, ...]) -> None:
-        if len(self._files) >= _KEPT:
-            self._files.clear()
-            self._misses.clear()
-        self._files[name] = files
-
-    def _read(self, name: str) -> Consumption | None:
+            if len(self._files) >= _KEPT:
+                self._files.clear()
+                self._misses.clear()
+            self._files[name] = files_in(folders())
         found = read_files(self._files[name])
         misses = self._misses.get(name, 0)
         if found is None and misses < _TRIES:  # its groups do not exist yet, or no longer
@@ -157,7 +150,7 @@ class ConsumptionReader(Struct, eq=False):
         return found
 
 
-def files_in(folders: Iterable[Path]) -> tuple[str, ...]:
+def files_in(folders: Iterable[str | Path]) -> tuple[str, ...]:
     files: list[str] = []
     for folder in folders:
         try:
@@ -192,7 +185,7 @@ def read_files(files: Iterable[str]) -> Consumption | None:
 
 def at_the_end(folders: Iterable[str]) -> Consumption | None:
     """Return the consumption of groups whose processes have all ended; their memory is page cache, if any."""
-    found = read_files(files_in(map(Path, folders)))
+    found = read_files(files_in(folders))
     return None if found is None else replace(found, memory=None)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from gputui.domain.container import ContainerRecord, ContainerState, Launch
+from gputui.domain.container import ContainerRecord, ContainerState, EngineGpus, Launch
 from gputui.domain.errors import Blame, Cause, CauseCode, RuntimeFault, RuntimeUnavailableError
 from gputui.domain.job_spec import ContainerOptions
 from gputui.domain.settings import RuntimeSettings
@@ -123,7 +123,7 @@ def test_gpus_and_output_of_a_body() -> None:
     assert "PYTHONUNBUFFERED=" in body(facts, options=ContainerOptions(env=(("PYTHONUNBUFFERED", ""),)))["Env"]
     # an engine that would ignore GPUs is refused
     with pytest.raises(RuntimeFault) as fault:
-        body(EngineFacts("4.9.3", cpus=8, gpu_mode=GpuMode.NONE, is_podman=True))
+        body(EngineFacts("4.9.3", cpus=8, gpu_mode=GpuMode.NONE, gpus=EngineGpus(is_podman=True)))
     assert fault.value.cause.code is CauseCode.GPU_SETUP_FAILED
     assert "Podman 4.9.3" in fault.value.cause.text
 

@@ -183,11 +183,6 @@ def is_missing(error: RuntimeFault) -> bool:
     return "no such container" in error.what.lower()
 
 
-def is_conflict(error: RuntimeFault) -> bool:
-    words = error.what.lower()
-    return "conflict" in words and "already in use" in words
-
-
 T = TypeVar("T")
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 5.0

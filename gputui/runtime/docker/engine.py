@@ -56,8 +56,6 @@ class EngineFacts(Struct, frozen=True):
     version: str
     cpus: int
     gpu_mode: GpuMode = GpuMode.NVIDIA
-    is_podman: bool = False
-    is_too_old: bool = False
     api: tuple[int, ...] = ()
     """API version; empty if it does not tell which fields the engine knows, as Podman's."""
     default_runtime: str = "runc"
@@ -71,7 +69,7 @@ class EngineFacts(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        return f"{'Podman' if self.is_podman else 'Docker'} {self.version}"
+        return f"{'Podman' if self.gpus.is_podman else 'Docker'} {self.version}"
 
 
 def read_facts(version: EngineJson, info: EngineJson) -> EngineFacts:
@@ -93,8 +91,6 @@ def read_facts(version: EngineJson, info: EngineJson) -> EngineFacts:
         version=str(version.get("Version", "?")),
         cpus=int(info.get("NCPU") or 0),
         gpu_mode=mode,
-        is_podman=podman,
-        is_too_old=too_old,
         api=() if podman else _numbers(version.get("ApiVersion")),
         default_runtime=str(info.get("DefaultRuntime") or "runc"),
         warnings=tuple(_warnings(version, info, podman)),

@@ -47,7 +47,7 @@ from gputui.domain.telemetry import Consumption
 from gputui.domain.text import format_duration
 from gputui.ports import Clock, EngineBook, LogStream
 from gputui.runtime.cgroups import ConsumptionReader
-from gputui.runtime.docker.connection import FIRST_PAUSE, Connection, SilentError, fault, is_conflict, is_missing
+from gputui.runtime.docker.connection import FIRST_PAUSE, Connection, SilentError, fault, is_missing
 from gputui.runtime.docker.create import JOB, STORE, USER, create_request
 from gputui.runtime.docker.endpoint import Endpoint, tunnel_to
 from gputui.runtime.docker.engine import (
@@ -389,7 +389,8 @@ class DockerRuntime:
                 self._cache.expect_start(made)
                 return Created(made, notes=request.notes)
             except RuntimeFault as error:
-                if not is_conflict(error):
+                words = error.what.lower()
+                if not ("conflict" in words and "already in use" in words):
                     raise
             inspected = self._call(lambda client: by_name(client, launch.name))
             if inspected is None:  # another call is creating or removing it

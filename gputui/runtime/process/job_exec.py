@@ -23,7 +23,7 @@ from gputui.domain.container import ContainerState, ExecRequest, ProcessRow
 from gputui.domain.errors import Cause, CauseCode, RuntimeFault
 from gputui.domain.job_spec import Interactive
 from gputui.ports import Channel, Permit
-from gputui.ports.runtime import FrameChannel, peer_uid
+from gputui.ports.runtime import FrameChannel
 from gputui.runtime.host_processes import ProcessSampler, account_name
 from gputui.runtime.process.attempt_folder import AttemptFolder, AttemptIndex, OpenFolder, closed_after
 from gputui.runtime.process.terminal import MARK, MARKS, SOCKET
@@ -43,7 +43,7 @@ class TerminalChannel(FrameChannel):
         """Return output; None at the end. Raises GputuiError with the message of a refusal."""
         parts = super().receive()
         if parts is None and self.exit_code() is None:
-            self.keep_exit_code(recorded_exit_code(self._folder))
+            self._exit_code = recorded_exit_code(self._folder)
         return parts
 
     def close(self) -> None:
@@ -68,7 +68,8 @@ def _connected(folder: AttemptFolder) -> socket.socket:
         try:
             owner = os.fstat(place).st_uid
             connection.connect(f"/proc/self/fd/{place}/{SOCKET}")  # the path itself may be longer than sockets allow
-            if peer_uid(connection) not in {0, owner}:
+            uid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
+            if uid not in {0, owner}:  # as the kernel noted when the wrapper began to listen
                 raise RuntimeFault(Cause(CauseCode.RUNTIME_ERROR, "the socket of this job is another user's"))
         except BaseException:
             connection.close()
