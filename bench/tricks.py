@@ -20,7 +20,7 @@ from gputui.domain.policy.lanes import LaneKey, Waiting
 from gputui.domain.policy.plan import Arrival, simulate
 from gputui.domain.settings import PolicySettings
 from gputui.replay.policies import plan
-from gputui.replay.simulation import Asks, empty_cluster
+from gputui.replay.simulation import ask_of, empty_cluster
 from gputui.replay.trace import HOUR, MAX_TIME, Ran, Site, TraceJob, prepare
 
 SLICE = 4 * HOUR
@@ -47,7 +47,7 @@ def in_slices(jobs: Sequence[TraceJob], site: Site, settings: PolicySettings, te
     mine = {job.number: job for job in jobs if job.tenant == tenant and job.duration > SLICE}
     pieces = {job.number: replace(job, duration=SLICE, limit=SLICE) if job.number in mine else job for job in jobs}
     left = {number: (job, job.duration - SLICE) for number, job in mine.items()}
-    waits, asks = dict[int, float](), Asks(site)
+    waits = dict[int, float]()
 
     def ended(run: RunningJob, at: float) -> Iterator[Arrival]:
         job, rest = left.pop(run.id, (None, 0.0))
@@ -57,10 +57,10 @@ def in_slices(jobs: Sequence[TraceJob], site: Site, settings: PolicySettings, te
             number = len(pieces)
             pieces[number] = replace(job, number=number, submit=at, duration=min(SLICE, rest), limit=SLICE)
             left[number] = (job, rest - SLICE)
-            yield arrival(pieces[number], asks)
+            yield arrival(pieces[number], site)
 
     cluster = empty_cluster(site, settings)
-    coming = [arrival(job, asks) for job in pieces.values()]
+    coming = [arrival(job, site) for job in pieces.values()]
     for _ in simulate(cluster, 0.0, coming, lambda run: pieces[run.id].duration, ended=ended):
         pass
     return waits
@@ -101,9 +101,9 @@ def tricks(folder: Path) -> Iterator[str]:
         yield f"| {name} | {len(found)} | " + " | ".join(f"{mean:.2f}" for mean in means) + f" | {better:.0%} |"
 
 
-def arrival(job: TraceJob, asks: Asks) -> Arrival:
+def arrival(job: TraceJob, site: Site) -> Arrival:
     """Return the job as submitted."""
-    key = LaneKey(job.tenant, asks.of(job.gpus), job.priority, job.limit)
+    key = LaneKey(job.tenant, ask_of(site, job.gpus), job.priority, job.limit)
     return Arrival(job.submit, key, Waiting(job.submit, job.number))
 
 

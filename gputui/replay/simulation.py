@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
+from functools import cache
 from heapq import heappop, heappush
 from typing import TypeAlias
 
@@ -125,7 +126,7 @@ class TraceReplay:
         self.now = 0.0
         self._jobs = {job.number: job for job in jobs}
         self._coming = deque(sorted(jobs, key=lambda job: (job.submit, job.number)))
-        self._asks = Asks(site)
+        self._site = site
         self._predictions = Predictions(jobs, settings)
         is_on = settings.preemption and any(job.preemptible for job in jobs)
         self._preemption = ReplayPreemption(self._jobs, settings) if is_on else None
@@ -188,7 +189,7 @@ class TraceReplay:
     def _wait(self, job: TraceJob, since: float) -> None:
         """Add a job to the queue as one that has waited without interruption since then."""
         planned = self._predictions.planned(job)
-        key = LaneKey(job.tenant, self._asks.of(job.gpus), job.priority, planned, max(0, job.nice))
+        key = LaneKey(job.tenant, ask_of(self._site, job.gpus), job.priority, planned, max(0, job.nice))
         self._put(key, Waiting(since, job.number))
 
     def _put(self, key: LaneKey, item: Waiting) -> None:
@@ -246,21 +247,11 @@ class TraceReplay:
         self._put(key._replace(topped=self.now + 1.0), item)
 
 
-@dataclass(slots=True, eq=False)
-class Asks:
-    """Asks by number of GPUs; the same object for the same number."""
-
-    _site: Site
-    _asks: dict[int, Ask] = field(default_factory=dict)
-
-    def of(self, gpus: int) -> Ask:
-        """Return the ask of a job of that width; one wider than a node takes whole nodes."""
-        found = self._asks.get(gpus)
-        if found is None:
-            nodes = 0 if gpus <= max(self._site.nodes) else min(-(-gpus // self._site.per_node), len(self._site.nodes))
-            masks = tuple((1 << count) - 1 for count in self._site.nodes)
-            found = self._asks[gpus] = Ask(gpus, gpus, masks, nodes)
-        return found
+@cache
+def ask_of(site: Site, gpus: int) -> Ask:
+    """Return the ask of a job of that width, always the same object; one wider than a node takes whole nodes."""
+    nodes = 0 if gpus <= max(site.nodes) else min(-(-gpus // site.per_node), len(site.nodes))
+    return Ask(gpus, gpus, tuple((1 << count) - 1 for count in site.nodes), nodes)
 
 
 def empty_cluster(site: Site, settings: PolicySettings, cpu_jobs: int = 0) -> ClusterState:
