@@ -151,9 +151,7 @@ def shared_duty(
     return SharedDuty(name, turn, begin, waits)
 
 
-def hooks_duty(
-    options: Options, queue: EngineQueue, monitor: Monitor, waits: Callable[[], object] = lambda: None
-) -> SharedDuty:
+def hooks_duty(options: Options, queue: EngineQueue, monitor: Monitor, waits: Callable[[], object]) -> SharedDuty:
     """Return the duty of telling hooks; deliveries are reported to `monitor`."""
 
     def begin(_: Snapshot) -> ClusterHooks:

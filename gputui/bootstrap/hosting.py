@@ -81,10 +81,6 @@ def store_of(backend: DirectBackend) -> JobStore:
     return backend.store if isinstance(backend, ConsoleBackend) else cast("JobStore", backend.queue)
 
 
-def prepare(options: Options, backend: DirectBackend) -> object:
-    return store_of(backend) if bootstrap.has_own_queue(options) else backend.queue
-
-
 def make_behind(
     options: Options,
     backend: DirectBackend,

@@ -497,5 +497,5 @@ def run(
             waiting=waiting,
             foreign=hosting.open_foreign(here, backend),
             gpu_past=partial(bootstrap.gpu_past, here),
-            prepare=partial(hosting.prepare, here, backend),
+            prepare=partial(hosting.store_of, backend),
         ).run()
