@@ -235,7 +235,6 @@ class KubeJob(KubeObject, frozen=True):
 
 class KubeTerminated(Struct, frozen=True, rename="camel"):
     exit_code: int | None = None
-    signal: int | None = None
     reason: str | None = None
     message: str | None = None
     started_at: datetime | None = None
@@ -323,7 +322,6 @@ class KubePod(KubeObject, frozen=True):
 
 class KubeTaint(Struct, frozen=True, rename="camel"):
     key: str = ""
-    value: str | None = None
     time_added: datetime | None = None
 
 
@@ -344,7 +342,6 @@ class KubeNode(KubeObject, frozen=True):
 
 
 class KubeReference(Struct, frozen=True):
-    kind: str | None = None
     uid: str | None = None
 
 
@@ -352,7 +349,6 @@ class KubeEvent(KubeObject, frozen=True, rename="camel"):
     involved_object: KubeReference = KubeReference()
     reason: str | None = None
     message: str | None = None
-    type: str | None = None
     last_timestamp: datetime | None = None
     event_time: datetime | None = None
 

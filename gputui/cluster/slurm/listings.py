@@ -343,7 +343,6 @@ class JobDetail(Struct, frozen=True):
     """Number of GPUs that it asks for; None: it is not known."""
     output: str = ""
     """Path of its standard output, as Slurm tells it."""
-    directory: str = ""
     share: float = 1.0
     """Share of its GPUs, where Slurm divides them into shards or by MPS."""
     told: str = ""
@@ -393,7 +392,6 @@ def parse_detail(text: str, row: JobRow) -> JobDetail | None:
         nodes=commands.hosts(_value(head, "NodeList")),
         requested=_requested(fields, head, row),
         output=_last(fields, "StdOut"),
-        directory=_last(fields, "WorkDir"),
     )
 
 
