@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from gputui.domain.job_spec import ContainerOptions
 from gputui.domain.telemetry import Consumption
@@ -181,12 +180,6 @@ def read_files(files: Iterable[str]) -> Consumption | None:
                 if (value := read(text)) is not None:
                     found[name] = value
     return Consumption(**found) if found else None  # type: ignore[arg-type]
-
-
-def at_the_end(folders: Iterable[str]) -> Consumption | None:
-    """Return the consumption of groups whose processes have all ended; their memory is page cache, if any."""
-    found = read_files(files_in(folders))
-    return None if found is None else replace(found, memory=None)
 
 
 _PERIOD = 100_000

@@ -41,7 +41,6 @@ class ProcessIdentity(Struct, frozen=True):
 class ProcessStat(Struct, frozen=True):
     """Fields of /proc/<pid>/stat that are needed here."""
 
-    pid: int
     state: str
     parent: int
     session: int
@@ -58,7 +57,7 @@ def read_stat(pid: int) -> ProcessStat | None:
     fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     if len(fields) < 20 or fields[0] in {b"Z", b"X"}:
         return None
-    return ProcessStat(pid, fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
+    return ProcessStat(fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
 
 
 def is_alive(who: ProcessIdentity) -> bool:
@@ -206,12 +205,8 @@ class ProcessSampler(Struct, eq=False):
 
 
 def _command(pid: int) -> str:
-    words = _read_text(pid, "cmdline").rstrip("\0").split("\0")
-    return (" ".join(words) or f"[{_read_text(pid, 'comm').strip()}]")[:1000]
-
-
-def _read_text(pid: int, name: str) -> str:
-    return _read(f"/proc/{pid}/{name}").decode(errors="replace")
+    words = _read(f"/proc/{pid}/cmdline").rstrip(b"\0").replace(b"\0", b" ")
+    return (words or b"[%b]" % _read(f"/proc/{pid}/comm").strip()).decode(errors="replace")[:1000]
 
 
 def _user(pid: int) -> str:
@@ -249,11 +244,7 @@ class LocalProcesses(Struct, eq=False):
         return tuple(word for word in content.decode(errors="replace").split("\0") if word)
 
     def signal(self, target: ProcessTarget, number: int, patience: float, before: Callable[[], None]) -> SignalOutcome:
-        """Send a signal to exactly that process and watch it for `patience` seconds.
-
-        `before` is called right before the signal is sent. Raises GputuiError if the process has ended, is another one
-        by now, or belongs to a user whom this process may not signal.
-        """
+        """Raises GputuiError if the process has ended, is another one by now, or another user's."""
         pid, seen = os.getpid(), set[int]()
         while pid and pid not in seen:  # this process or a parent: the console would end with it
             if pid == target.pid:

@@ -425,11 +425,12 @@ class ContainerCache(Struct, eq=False):
     outages: Outages = field(default_factory=Outages)
     ahead: timedelta = timedelta()
     """Time by which the engine's clock is ahead of this machine's."""
+    booted_at: datetime | None = None
+    """Boot time of this machine if the engine is local: the restart ended older containers."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _records: dict[str, ContainerRecord] = field(default_factory=dict)
     _foreign: dict[str, ForeignContainer | None] = field(default_factory=dict)
     _to_be_started: set[str] = field(default_factory=set)
-    _booted_at: datetime | None = None
     _last_event: int | None = None
     _witness: int | None = None
     """Time of the last event before the engine was lost, until the engine was asked whether it remembers it."""
@@ -495,10 +496,6 @@ class ContainerCache(Struct, eq=False):
         self._witness = self._last_event
         self.outages.lost(now)
 
-    def compare_clocks(self, asked_at: datetime, engines: datetime | None, answered_at: datetime) -> None:
-        """Note how far the engine's clock differs: not at all if its time may be between asking and answer."""
-        self.ahead = engines - min(max(asked_at, engines), answered_at) if engines else timedelta()
-
     def _here(self, at: datetime | None) -> datetime | None:
         return at - self.ahead if at else None
 
@@ -508,7 +505,7 @@ class ContainerCache(Struct, eq=False):
         It did not if only the connection was cut and it kept running.
         """
         record = replace(there, started_at=self._here(there.started_at), ended_at=self._here(there.ended_at))
-        judged = self.outages.judge(record, self._booted_at)
+        judged = self.outages.judge(record, self.booted_at)
         at, own = there.ended_at, {"container": [record.id], "event": ["die"]}
         # with an event of the end, the exit code is the command's own
         if judged is record and record.exit_code == UNKNOWN_EXIT and not (at and _around(client, at, **own)):
@@ -520,7 +517,7 @@ class ContainerCache(Struct, eq=False):
         witness, self._witness = (self._witness, None) if judged is not record else (None, self._witness)
         if witness and remembers(client, witness):
             self.outages.deny()
-            return self.outages.judge(record, self._booted_at)
+            return self.outages.judge(record, self.booted_at)
         return judged
 
     def foreign(self, client: APIClient, default_runtime: str) -> tuple[ForeignContainer, ...]:
@@ -581,12 +578,8 @@ class ContainerCache(Struct, eq=False):
             self._records = {
                 key: record
                 for key, record in self._records.items()
-                if record.state is ContainerState.EXITED and self.outages.judge(record, self._booted_at) is record
+                if record.state is ContainerState.EXITED and self.outages.judge(record, self.booted_at) is record
             }
-
-    def trust_boot_time(self) -> None:
-        """Use this machine's boot time, since the engine is local: older containers were ended by the restart."""
-        self._booted_at = boot_time()
 
     def _prune(self, kept: dict[str, Any], alive: set[str]) -> None:
         with self._lock:

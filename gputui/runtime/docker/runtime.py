@@ -67,6 +67,7 @@ from gputui.runtime.docker.pull_process import credential_warnings, has_image, p
 from gputui.runtime.docker.records import (
     ContainerCache,
     adoptable,
+    boot_time,
     by_name,
     consumption_of,
     parse_time,
@@ -290,7 +291,9 @@ class DockerRuntime:
     def _ask(self, client: APIClient) -> EngineFacts:
         version, asked_at = client.version(), self._clock.now()
         info: EngineJson = client.info()
-        self._cache.compare_clocks(asked_at, parse_time(info.get("SystemTime")), self._clock.now())
+        engines, answered_at = parse_time(info.get("SystemTime")), self._clock.now()
+        # its clock does not differ if its time may be between asking and answer
+        self._cache.ahead = engines - min(max(asked_at, engines), answered_at) if engines else timedelta()
         facts = read_facts(version, info)
         is_here, machine = runs_here(info, self._connection.endpoint), str(info.get("Name") or "")
         gpus = replace(facts.gpus, is_local=is_here, address=self._connection.where, machine=machine)
@@ -500,7 +503,6 @@ class DockerRuntime:
         return found
 
     def rivals(self, container_id: str) -> tuple[ContainerRecord, ...]:
-        """Return other stores' containers, running or just created, that share a GPU with this one."""
         return self._call(lambda client: self._cache.rivals(client, container_id))
 
     # output
@@ -547,7 +549,7 @@ class DockerRuntime:
             self._cache.forget_all()
             self.check()
             if self._facts and self._facts.gpus.is_local:
-                self._cache.trust_boot_time()
+                self._cache.booted_at = boot_time()
 
         self._watcher = EventWatcher(self._connection, self._store_id, self._cache.forget, self._cache.see_event)
         self._watcher.start(wake, lost, back)
@@ -577,8 +579,6 @@ class DockerContainers:
         return self._connection.call(lambda client: _inspected(client, name))
 
     def stop(self, container_id: str, patience: int) -> ContainerDetail:
-        """Stop the container as `docker stop` does; return its final state."""
-
         def stop(client: APIClient) -> ContainerDetail:
             client.stop(container_id, timeout=patience)
             return _inspected(client, container_id)

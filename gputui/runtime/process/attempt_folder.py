@@ -40,7 +40,6 @@ from gputui.domain.container import ContainerRecord, ContainerState, Launch
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import PART_OUT_OF_MEMORY, Cause, CauseCode, cause_of_exit
 from gputui.runtime import cgroups, host_processes
-from gputui.runtime.cgroups import at_the_end
 from gputui.runtime.host_processes import ProcessIdentity
 from gputui.runtime.process.log import sync_folder
 from gputui.runtime.process.wrapper import SECTOR, STATE_SIZE, unsealed
@@ -465,7 +464,8 @@ class AttemptIndex(Struct, eq=False):
         )
         if is_running:
             return replace(record, is_suspended=folder.is_suspended())
-        used = at_the_end(folder.cgroups())  # before they are removed with its directory
+        used = cgroups.read_files(cgroups.files_in(folder.cgroups()))  # before they are removed with its directory
+        used = used and replace(used, memory=None)  # which is page cache, if any
         record = replace(_ended(record, records, manifest), consumption=used)
         self._ended[folder.path.name] = (stamp, record)
         return record

@@ -353,7 +353,6 @@ class HostExecution:
         return self._ready.fileno()
 
     def input_fileno(self) -> int:
-        """Return the descriptor of its standard input; -1 when that is closed."""
         return -1 if self._input is None else self._input
 
     def receive(self) -> list[tuple[bool, bytes]] | None:
@@ -376,7 +375,6 @@ class HostExecution:
         return parts
 
     def send(self, data: bytes) -> None:
-        """Write to standard input. Raises OSError."""
         self.on_input()
         if self._input is None:
             raise BrokenPipeError

@@ -104,11 +104,9 @@ class FileLogStream:
         return os.pread(self._file.fileno(), count, self._start + first)
 
     def watch(self, tell: Callable[[bytes], None]) -> None:
-        """Have `tell` called with a line that has not ended, as often as it grew and nothing else is to be read."""
         self._tell = tell
 
     def close(self) -> None:
-        """End the iteration, from any thread."""
         with self._lock:
             self._closed.set()
             if not self._is_read:  # else the iteration closes the file at its end

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event
 
+from msgspec import Struct, field
 from msgspec.structs import asdict
 
 from gputui.domain.container import (
@@ -147,19 +148,18 @@ _BLIND = 0.1
 """Polling interval in seconds for kernels without process descriptors (before Linux 5.3)."""
 
 
-class ExitWatch:
+class ExitWatch(Struct, eq=False):
     """Daemon thread that calls `wake` when any of the watched processes ends."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._pids: dict[int, int] = {}
-        """Process descriptors by pid."""
-        self._blind: set[int] = set()
-        """Pids without a descriptor, which are polled."""
-        self._wakes: list[Callable[[], None]] = []
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._thread: threading.Thread | None = None
-        self._closed = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _pids: dict[int, int] = {}
+    """Process descriptors by pid."""
+    _blind: set[int] = set()
+    """Pids without a descriptor, which are polled."""
+    _wakes: list[Callable[[], None]] = []
+    _bell: int = field(default_factory=lambda: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+    _thread: threading.Thread | None = None
+    _closed: bool = False
 
     def subscribe(self, wake: Callable[[], None]) -> None:
         with self._lock:
@@ -282,9 +282,9 @@ class ProcessRuntime:
             raise refused("the job has an image, but this runtime runs commands of the host, without containers")
         if not spec.command or not spec.command[0]:
             raise refused("a host job needs a command")
-        for field, value in asdict(spec.options).items():
-            if field not in _OF_HOSTS and value not in (None, ()) and value is not False:
-                option = _OPTIONS.get(field) or "--" + field.replace("_", "-")
+        for name, value in asdict(spec.options).items():
+            if name not in _OF_HOSTS and value not in (None, ()) and value is not False:
+                option = _OPTIONS.get(name) or "--" + name.replace("_", "-")
                 raise refused(f"{option} works only for containers, not for host jobs")
         with self._disk():
             folder = AttemptFolder(self._root / launch.name)
@@ -402,7 +402,7 @@ class ProcessRuntime:
     def logs(
         self, container_id: str, *, tail: int | None = None, follow: bool = False, stamped: bool = False
     ) -> LogStream:
-        """Return its output from the last `tail` lines on; with `follow`, until it ends. Times are not recorded."""
+        """Return its output; times are not recorded."""
         self._there(container_id)
 
         def is_over() -> bool:
