@@ -74,42 +74,38 @@ def keep_inherited() -> None:
     keep()
 
 
-class Door:
+class Door(Struct, eq=False):
     """Socket of one state directory, open while this process owns it. No error of it ends or delays scheduling."""
 
-    def __init__(
-        self,
-        options: Options,
-        feed: Feed,
-        services: Callable[[Door], OwnerServices],
-        *,
-        passed: str = "",
-        is_service: bool = False,
-        beat: Callable[[], object] = lambda: None,
-    ) -> None:
-        """`passed` names the socket of the owner before. `is_service`: systemd may have passed one.
+    _options: Options
+    _feed: Feed
+    _services: Callable[[Door], OwnerServices]
+    passed: str = ""
+    """Name of the socket of the owner before."""
+    is_service: bool = False
+    """True if systemd may have passed a socket."""
+    beat: Callable[[], object] = lambda: None
+    """Called once a second, as long as ticks come and the server lives."""
+    _opened_at: float = 0.0
+    _ticked_at: float = 0.0
+    _has_ticked: threading.Event = field(default_factory=threading.Event)
+    _is_closing: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+    _unsubscribe: Callable[[], None] = lambda: None
+    _server: DoorServer | None = None
+    _events: EventHub | None = None
+    _listeners: list[Listener] = []
+    _fault: tuple[float, Notice] | None = None
+    """Time until which a fault is told, and the fault."""
+    _has_followers: bool = False
 
-        `beat` is called once a second, as long as ticks come and the server lives.
-        """
-        self._options = options
-        self._path = options.state / SOCKET
-        self._feed = feed
-        self._services = services
-        self._passed = passed
-        self._is_service = is_service
-        self._beat_on = beat
-        self._patience = max(SILENT_AFTER, 3 * options.settings.scheduler.tick_interval.total_seconds())
-        self._opened_at = self._ticked_at = 0.0
-        self._has_ticked = threading.Event()
-        self._is_closing = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._unsubscribe: Callable[[], None] = lambda: None
-        self._server: DoorServer | None = None
-        self._events: EventHub | None = None
-        self._listeners: list[Listener] = []
-        self._fault: tuple[float, Notice] | None = None
-        """Time until which a fault is told, and the fault."""
-        self._has_followers = False
+    @property
+    def _path(self) -> Path:
+        return self._options.state / SOCKET
+
+    @property
+    def _patience(self) -> float:
+        return max(SILENT_AFTER, 3 * self._options.settings.scheduler.tick_interval.total_seconds())
 
     @property
     def silent_for(self) -> float:
@@ -172,7 +168,7 @@ class Door:
     def _listen(self) -> None:
         from gputui.api import connections
 
-        passed, self._passed = connections.taken(self._passed) if self._passed else None, ""
+        passed, self.passed = connections.taken(self.passed) if self.passed else None, ""
         if passed is not None and not passed.is_at(self._path):
             passed.socket.close()
             passed = None
@@ -183,7 +179,7 @@ class Door:
         else:
             self._listeners.append(passed)
             _LISTENERS[self._options.state] = passed
-        if self._is_service and (of_service := connections.inherited()) is not None:
+        if self.is_service and (of_service := connections.inherited()) is not None:
             self._listeners.append(of_service)
 
     def _begin(self) -> None:
@@ -225,7 +221,7 @@ class Door:
     def _beat(self) -> None:
         is_starting = not self._has_ticked.is_set() and time.monotonic() - self._opened_at < FIRST_TICK_WITHIN
         if is_starting or (self._has_ticked.is_set() and not self.silent_for):
-            self._beat_on()
+            self.beat()
 
     def _tell(self, words: str, seconds: float = float("inf")) -> None:
         log.warning("%s", words)
@@ -324,12 +320,11 @@ class Refusals(Struct, eq=False):
             log.warning("a refusal is not in the audit log: %s", error)
 
 
-class ServiceManager:
+class ServiceManager(Struct, eq=False):
     """The service manager of this process; tells nobody if there is none. Safe to use from any thread."""
 
-    def __init__(self) -> None:
-        self._address = os.environ.get("NOTIFY_SOCKET", "")
-        self._is_ready = False
+    _address: str = field(default_factory=lambda: os.environ.get("NOTIFY_SOCKET", ""))
+    _is_ready: bool = False
 
     def beat(self) -> None:
         """Tell that the process lives; the first time that it is ready, from when on systemd waits for the next."""

@@ -87,14 +87,14 @@ def make_behind(
     feed: Feed,
     *,
     may_lead: bool,
-    started: Callable[[], GpuProbe | None] = lambda: None,
-    made: Callable[[], Adapters] | None = None,
-    hand_over: Callable[[], object] | None = None,
+    host: Callable[..., Host] | None = None,
     open_monitor: Callable[[str], Callable[[Entries], Monitor] | None] = lambda store_id: None,
     duties: Callable[[EngineQueue], Iterable[Duty]] = lambda queue: (),
-    commands: MakeCommands | None = None,
 ) -> Behind:
-    """Return the host of a console's scheduler, or the poll of a cluster, which does these duties if it may lead."""
+    """Return the host of a console's scheduler, or the poll of a cluster, which does these duties if it may lead.
+
+    `host` makes the first: `make_host`, perhaps with more arguments.
+    """
     if options.in_cluster:
         from gputui.bootstrap import clusters  # its imports would delay consoles of one machine
 
@@ -107,21 +107,11 @@ def make_behind(
 
         return OwnerBehind(options, feed, backend if isinstance(backend, ApiBackend) else None)
     store = store_of(backend)
-    host = make_host(
-        options,
-        store,
-        feed,
-        "console",
-        may_lead=may_lead,
-        started=started,
-        made=made,
-        hand_over=hand_over,
-        open_monitor=open_monitor(store.store_id),
-        commands=commands,
-    )
+    monitor = open_monitor(store.store_id)
+    made = (host or make_host)(options, store, feed, "console", may_lead=may_lead, open_monitor=monitor)
     if isinstance(backend, ConsoleBackend):
-        backend.leads = lambda: host.leads
-    return host
+        backend.leads = lambda: made.leads
+    return made
 
 
 def make_host(

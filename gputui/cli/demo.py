@@ -79,7 +79,9 @@ def run(options: Options) -> int:
             return Console(
                 here,
                 backend,
-                lambda feed: hosting.make_behind(here, backend, feed, may_lead=True, made=machine.adapters),
+                lambda feed: hosting.make_behind(
+                    here, backend, feed, may_lead=True, host=partial(hosting.make_host, made=machine.adapters)
+                ),
                 may_lead=True,
                 foreign=machine.foreign_use(),
                 gpu_past=past,

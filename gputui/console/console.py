@@ -215,25 +215,18 @@ AGAIN_AFTER = 1.0
 """Seconds before a scheduler host that failed or could not be created is tried again."""
 
 
-class BackgroundScheduler:
+class BackgroundScheduler(Struct, eq=False):
     """Thread that supplies the feed, and schedules if no other process does. Only `end` blocks."""
 
-    def __init__(
-        self,
-        make_host: Callable[[], hosting.Behind],
-        feed: Feed,
-        *,
-        prepare: Callable[[], object] = lambda: None,
-        refuse: Callable[[Exception], object] = lambda error: None,
-    ) -> None:
-        """`prepare` is the thread's first call; if it raises, `refuse` gets the error, and nothing is scheduled."""
-        self._prepare = prepare
-        self._refuse = refuse
-        self._make_host = make_host
-        self._feed = feed
-        self._stopped = threading.Event()
-        self._host: hosting.Behind | None = None
-        self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
+    _make_host: Callable[[], hosting.Behind]
+    _feed: Feed
+    prepare: Callable[[], object] = lambda: None
+    """First call of the thread."""
+    refuse: Callable[[Exception], object] = lambda error: None
+    """Gets the error that `prepare` raised; nothing is scheduled then."""
+    _stopped: threading.Event = field(default_factory=threading.Event)
+    _host: hosting.Behind | None = None
+    _thread: Thread | None = None
 
     @property
     def leads(self) -> bool:
@@ -245,6 +238,7 @@ class BackgroundScheduler:
 
     def begin(self) -> None:
         """Start the thread; if the system allows no more threads, publish a notice that says so."""
+        self._thread = Thread(target=self._run, name="scheduler", daemon=True)
         try:
             self._thread.start()
         except RuntimeError as error:
@@ -258,15 +252,16 @@ class BackgroundScheduler:
 
     def end(self, timeout: float) -> bool:
         """Wait for the thread's end; return whether it came within `timeout` seconds."""
-        if self._thread.ident is not None:
-            self._thread.join(timeout)
+        if self._thread is None or self._thread.ident is None:
+            return True
+        self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
         try:
-            self._prepare()
+            self.prepare()
         except Exception as error:  # noqa: BLE001 - the border of the thread: the console ends by this error
-            self._refuse(error)
+            self.refuse(error)
             return
         while not self._stopped.is_set():
             try:
@@ -481,11 +476,14 @@ def run(
             here,
             backend,
             may_lead=may_lead,
-            started=probe.take if probe else lambda: None,
-            hand_over=partial(serving.hand_over, here) if hands_over(here) else None,
+            host=partial(
+                hosting.make_host,
+                started=probe.take if probe else lambda: None,
+                hand_over=partial(serving.hand_over, here) if hands_over(here) else None,
+                commands=commands,
+            ),
             open_monitor=partial(serving.monitor_opener, here),
             duties=partial(serving.duties, here),
-            commands=commands,
         )
         return Console(
             here,
