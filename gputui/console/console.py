@@ -351,7 +351,8 @@ class Console:
         try:
             return asyncio.run(self._run())
         except ScreenFailedError as error:
-            tell(error.fault)
+            for line in "".join(traceback.format_exception(error.fault)).splitlines():
+                print(plain(line), file=sys.stderr)
             raise
         finally:
             self._tidy_up()
@@ -441,11 +442,6 @@ class Console:
 def hands_over(options: Options) -> bool:
     """Return whether scheduling continues in the background when the user cannot be asked."""
     return options.settings.scheduler.hand_over != "never"
-
-
-def tell(fault: BaseException) -> None:
-    for line in "".join(traceback.format_exception(fault)).splitlines():
-        print(plain(line), file=sys.stderr)
 
 
 def run(

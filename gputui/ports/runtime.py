@@ -286,12 +286,8 @@ class FrameChannel:
         except (ConnectionError, frames.MalformedFrameError):
             return None
 
-    def keep(self, parts: list[tuple[bool, bytes]]) -> None:
-        """Keep output that arrived with the greeting, as on a busy machine, for the next `receive`."""
-        self._early += parts
-
     def feed(self, piece: bytes) -> None:
-        """Take bytes that were received elsewhere; raises as `receive`, and MalformedFrameError."""
+        """Take bytes that came with the greeting; raises as `receive`, and MalformedFrameError."""
         self._early += self._parts(piece)
 
     def _parts(self, piece: bytes) -> list[tuple[bool, bytes]]:

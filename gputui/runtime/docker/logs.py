@@ -9,7 +9,7 @@ import struct
 import threading
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -208,8 +208,10 @@ class DockerLog:
         response, self._response = self._response or self._open(query), None
         if response is None:
             return
+        from requests import RequestException
+
         known = Counter(self._seen)
-        with self._whole(response):
+        try:
             for stream, message in frames_of(response):
                 if not query.stamped:
                     yield stream, message, b""
@@ -221,6 +223,10 @@ class DockerLog:
                     continue
                 self._seen.append(key)
                 yield stream, content, stamp
+        except (RequestException, OSError, ValueError, AttributeError) as error:
+            raise _BrokenOffError(f"the connection to Docker at {self._connection.where} broke off") from error
+        finally:
+            response.close()
 
     def _open(self, query: LogQuery) -> requests.Response | None:
         """Open the log on its own connection; None if it was closed meanwhile. Raises RuntimeFault."""
@@ -238,17 +244,6 @@ class DockerLog:
         except BaseException:
             client.close()
             raise
-
-    @contextmanager
-    def _whole(self, response: requests.Response) -> Iterator[None]:
-        from requests import RequestException
-
-        try:
-            yield
-        except (RequestException, OSError, ValueError, AttributeError) as error:
-            raise _BrokenOffError(f"the connection to Docker at {self._connection.where} broke off") from error
-        finally:
-            response.close()
 
     def _close_all(self) -> None:
         self._closed.set()

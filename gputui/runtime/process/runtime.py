@@ -179,9 +179,6 @@ class ExitWatch(Struct, eq=False):
                 self._blind.add(pid)
             self._ring()
 
-    def has(self, pid: int) -> bool:
-        return pid in self._pids
-
     def close(self) -> None:
         """End the thread. No `wake` is called after the return, unless a `wake` calls this."""
         with self._lock:
