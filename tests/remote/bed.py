@@ -71,13 +71,13 @@ class Bed:
         self.far.ip(f"addr add {far}/24 dev eth0\nlink set eth0 up")
         keys = [f"--tlscacert={here}/tls/ca.pem", f"--tlscert={here}/tls/server.pem"]
         tls = ["--tlsverify", *keys, f"--tlskey={here}/tls/server-key.pem", f"--host=tcp://0.0.0.0:{files.TLS_PORT}"]
-        self.dockerd = self.far.start_engine("--add-runtime=nvidia=runc", "--group=root", *tls)
+        self._options = ["--add-runtime=nvidia=runc", "--group=root", *tls]
         self.sshd = Sshd(into=self.far.into, address=far, within=here)
-        until((here / files.FAR / "docker.sock").exists, self.told)
-        self._import_images()
+        self.start_engine()
+        self.import_images()
         self.docker("context", "create", files.FAR, "--docker", "host=ssh://lab", way="ssh")
 
-    def _import_images(self) -> None:
+    def import_images(self) -> None:
         client = self.engine
         images = {
             IMAGE: archive({"bin/nvidia-smi": files.nvidia_smi()}, more="sed mkdir rmdir"),
@@ -167,6 +167,20 @@ class Bed:
         """Home directory of those who log in."""
         assert self.sshd is not None
         return self.sshd.directory / "home"
+
+    def stop_engine(self, how: str = "TERM") -> None:
+        """End dockerd by a signal."""
+        self.engine.close()
+        self._engine = None
+        self.far.forget(self.dockerd)
+        self.on_far("sh", "-c", f"kill -{how} $(cat /run/dockerd.pid)")
+        self.dockerd.wait(60)
+        self.on_far("rm", "-f", "/run/dockerd.pid")
+
+    def start_engine(self, *words: str) -> None:
+        """Start dockerd, with further words, and wait until it answers."""
+        self.dockerd = self.far.start_engine(*self._options, *words)
+        until(lambda: self.docker("version", "--format", "{{.Server.Version}}", check=False), self.told)
 
     def stop_sshd(self) -> None:
         """End sshd and all connections."""

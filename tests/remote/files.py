@@ -66,6 +66,8 @@ def write_machines(bed: Path) -> None:
         (bed / folder).mkdir(parents=True)
     bed.chmod(0o755)
     (bed / "etc/hosts").write_text(f"127.0.0.1 localhost\n{FAR_ADDRESS} {FAR}\n{NEAR_ADDRESS} laptop\n")
+    for name in ("subuid", "subgid"):
+        (bed / "etc" / name).write_text("nobody:200000:65536\nnogroup:200000:65536\n")
     far = bed / FAR
     (far / "boot_id").write_text(f"{uuid.uuid4()}\n")
     library = standin.build(f'-DBEHAVIOUR="{DRIVER}/behaviour"') / "libnvidia-ml.so.1"

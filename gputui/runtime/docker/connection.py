@@ -427,6 +427,11 @@ class Connection:
         except OSError as error:
             raise self.lost(error) from error
 
+    def check_accepting(self) -> None:
+        """Raise RuntimeUnavailableError if the engine takes no new connection, wherever it is, as one that stops."""
+        with self._reached() as endpoint:
+            self._negotiated(endpoint)
+
     @contextmanager
     def _reached(self) -> Iterator[Endpoint]:
         """Yield the address to connect to; any failure inside means that the engine does not answer."""

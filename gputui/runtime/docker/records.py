@@ -415,11 +415,11 @@ class ContainerCache(Struct, eq=False):
     A cached record is valid while the list shows the same state: an ended container never changes, and a running one
     keeps start and pid until it ends, which the events report.
 
-    `check_listening` raises RuntimeUnavailableError when the engine is stopping, `check_engine` when it is another one.
+    `check_accepting` raises RuntimeUnavailableError when the engine is stopping, `check_engine` when it is another one.
     """
 
     _store_id: str
-    _check_listening: Callable[[], None] = lambda: None
+    _check_accepting: Callable[[], None] = lambda: None
     _engine_began: Callable[[], datetime | None] = lambda: None
     _check_engine: Callable[[APIClient], None] = lambda _: None
     outages: Outages = field(default_factory=Outages)
@@ -476,7 +476,7 @@ class ContainerCache(Struct, eq=False):
         with self._lock:
             known = self._records.get(record.id)
         if may_be_the_engines(record) and not (known and known.state is record.state):
-            self._check_listening()  # a stopping engine ends its containers and still answers: judge once it is back
+            self._check_accepting()  # a stopping engine ends its containers and still answers: judge once it is back
         with self._lock:
             if known and known.state is record.state is ContainerState.EXITED:
                 # keep the first judgement: the outage may be forgotten by now

@@ -203,7 +203,7 @@ class DockerRuntime:
         self._connection = Connection(settings, self._admit if book else None)
         self._cache = ContainerCache(
             store_id,
-            self._connection.check_listening,
+            self._connection.check_accepting,
             lambda: engine_began(self._connection.endpoint),
             self._check_engine,
         )
