@@ -141,9 +141,10 @@ def test_what_the_machine_sends_is_bounded() -> None:
 
 
 class Blind(StandInEngine):
-    """Engine that remaps users, so that no container sees the host's processes, and whose containers write `lines`."""
+    """Engine that lets a container see the host's processes as its users only, or never; these write `lines`."""
 
     lines: tuple[bytes, ...] = ()
+    remaps_users = False
 
     def answer(self, handler: Handler, path: str, query: dict[str, str], body: dict[str, Any]) -> None:
         if path.endswith("/attach"):
@@ -152,7 +153,9 @@ class Blind(StandInEngine):
             for line in self.lines:
                 handler.wfile.write(frame(line))
             self.stopped.wait()
-        elif (body.get("HostConfig") or {}).get("PidMode") == "host":
+        elif (host := body.get("HostConfig") or {}).get("PidMode") == "host" and not self.remaps_users:
+            handler.reply({"message": "authorization denied by plugin: no processes of the host"}, 403)
+        elif host.get("PidMode") == "host" and host.get("UsernsMode") != "host":
             handler.reply({"message": "cannot share the host's PID namespace when user namespaces are enabled"}, 400)
         else:
             super().answer(handler, path, query, body)
@@ -169,7 +172,14 @@ def lines_of(*sent: Mapping[str, object]) -> tuple[bytes, ...]:
     return tuple(json.dumps(each).encode() + b"\n" for each in sent)
 
 
-def test_an_engine_that_shares_no_pids_is_used_without_and_that_is_told(blind: Blind, start: Start) -> None:
+@pytest.mark.parametrize(
+    ("remaps_users", "lacks"),
+    [(True, ()), (False, ("GPU processes of gpu1 cannot be told apart: its engine allows no --pid=host",))],
+)
+def test_an_engine_that_shares_no_pids_is_used_without_and_that_is_told(
+    blind: Blind, start: Start, remaps_users: bool, lacks: tuple[str, ...]
+) -> None:
+    blind.remaps_users = remaps_users
     processes = [{"pid": 7, "visible": False}]
     sample = {"uuid": uuid(0), "processes": processes}
     blind.lines = lines_of(
@@ -178,10 +188,7 @@ def test_an_engine_that_shares_no_pids_is_used_without_and_that_is_told(blind: B
         {"kind": "sweep", "samples": [sample], "lists": True, "hosts_pids": False},
     )
     reading = start(Elsewhere(blind.url)).until(lambda reading: reading.status.code is ProbeCode.OK)
-    assert reading.notes == (
-        "the GPUs of gpu1 are read in a container of python:3-slim",
-        "GPU processes of gpu1 cannot be told apart: its engine allows no --pid=host",
-    )
+    assert reading.notes == ("the GPUs of gpu1 are read in a container of python:3-slim", *lacks)
     (body,) = blind.created.values()
     assert body["HostConfig"]["NetworkMode"] == "none"
     assert body["HostConfig"]["CapDrop"] == ["ALL"]

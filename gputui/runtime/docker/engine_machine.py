@@ -95,7 +95,7 @@ class EngineMachine:
                     raise RuntimeFault(error.cause, hint=_TOOLKIT.format(self.name)) from error
                 if error.cause.code not in {CauseCode.BAD_SPEC, CauseCode.RUNTIME_ERROR}:
                     raise
-                last = last or error
+                last = error
                 continue
             with suppress(RuntimeFault):  # while its Python starts
                 self._remove_left(info)
@@ -152,7 +152,7 @@ def hosts(mode: GpuMode, machine: str) -> Iterator[tuple[dict[str, Any], tuple[s
         "SecurityOpt": ["no-new-privileges"],
     }
     users = {"Mounts": [{"Type": "bind", "Source": USERS, "Target": USERS, "ReadOnly": True}]}
-    pids = {"PidMode": "host"}
+    pids = {"PidMode": "host", "UsernsMode": "host"}  # an engine that remaps users shares no pids with them
     nameless = f"users of {machine} have numbers instead of names: its engine does not let a container see their names"
     blind = f"GPU processes of {machine} cannot be told apart: its engine allows no --pid=host"
     yield {**least, **users, **pids}, ()
