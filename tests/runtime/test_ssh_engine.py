@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,7 @@ from gputui.runtime.docker.endpoint import Tunnel
 from gputui.runtime.docker.runtime import DockerRuntime
 from tests.cases import cases
 from tests.factories import FakeClock
+from tests.login_shells import SHELLS, talkative
 from tests.process_list import children
 from tests.runtime.contract import Harness, shell
 from tests.runtime.dockerd import IMAGE, Dockerd
@@ -272,6 +273,29 @@ def test_an_engine_of_this_machine_is_known_by_its_boot_id(url: str) -> None:
     runtime.close()
     assert gpus is not None
     assert gpus.is_local
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_login_shell_that_prints_hides_no_machine(url: str, monkeypatch: pytest.MonkeyPatch, shell: str) -> None:
+    with talkative(shell) as server:
+        monkeypatch.setenv("PATH", server.path)
+        tunnel = Tunnel(url)
+        assert tunnel.socket_path()
+        assert (tunnel.machine(), tunnel.is_here()) == (os.uname().nodename, True)
+        tunnel.close()
+
+
+def test_a_forced_command_that_tells_nothing_is_waited_for_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "TOLD_WITHIN", 1.0)
+    forced = "sh -c 'exec cat' sh"
+    with closing(Sshd(shell=forced)) as server:
+        monkeypatch.setenv("PATH", server.path)
+        tunnel, begun = Tunnel(url), time.monotonic()
+        assert tunnel.socket_path()
+        assert {tunnel.machine() for _ in range(10)} == {"lab"}
+        assert not tunnel.is_here()
+        assert time.monotonic() - begun < 9
+        tunnel.close()
 
 
 @cases("url", ["ssh://", "ssh://-oProxyCommand=x", "ssh://-lx@y", "ssh://a:b", "ssh://a:secret@b"])

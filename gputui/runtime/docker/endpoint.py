@@ -284,8 +284,11 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"open failed",
-        "the Docker socket {socket} on {host} cannot be opened: it is not there, or the login may not use it",
-        "`{command} docker ps` must work; name another socket in the address: ssh://{host}/run/user/UID/docker.sock",
+        "the Docker socket {socket} on {host} cannot be opened: it is missing, closed to the login, or not forwarded",
+        (
+            "`{command} docker ps` must work, and sshd_config have AllowStreamLocalForwarding yes; "
+            "name another socket in the address: ssh://{host}/run/user/UID/docker.sock"
+        ),
     ),
 )
 _FORGET = re.compile(r"ssh-keygen -f .* -R .*")
@@ -314,15 +317,18 @@ _OPTIONS = (
     "-oForwardX11=no",
     "-oPermitLocalCommand=no",
     "-oRemoteCommand=none",
+    "-oClearAllForwardings=no",
     "-oLogLevel=INFO",
 )
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
-_NAMED = re.compile(rb"^[0-9a-f-]{36}\n(\S+)$", re.MULTILINE)
+_NAMED = re.compile(rb"[0-9a-f-]{36}\n(\S+)$", re.MULTILINE)
 """Boot id and name of the machine, as the command below tells them."""
 _SERVICE = b"has a service\n"
 _HAS_SERVICE = f"test -S {SERVICE_SOCKET} && echo {_SERVICE.decode().strip()}"
 _COMMAND = f"cat {_BOOT_ID}; uname -n; {_HAS_SERVICE}; echo end; exec cat"
 """Command of the login: it names the machine, and ends with its input, so with this process, however that ends."""
+TOLD_WITHIN = 10.0
+"""Seconds after the login within which that is told; a forced command may never tell it."""
 
 
 class Tunnel:
@@ -410,9 +416,11 @@ class Tunnel:
         return False
 
     def _told(self) -> bytes:
-        """Return what the login told, once it is complete; raises OSError."""
-        deadline = time.monotonic() + 10
-        while not (told := self._file("told").read_bytes()).endswith(b"end\n") and time.monotonic() < deadline:
+        """Return what the login told, once it is complete or cannot be any more; raises OSError."""
+        while not (told := self._file("told").read_bytes()).endswith(b"end\n"):
+            login = self._login
+            if login is None or login.poll() is not None or time.monotonic() > self._begun_at + TOLD_WITHIN:
+                break
             time.sleep(0.02)
         return told
 
