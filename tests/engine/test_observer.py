@@ -7,11 +7,12 @@ import threading
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
-from gputui.domain.container import ContainerRecord
+from gputui.domain.container import ContainerRecord, RuntimeStatus
 from gputui.engine.tick.workers import Observation, Observer, Sequence
 from tests.engine.fakes import FakeRuntime
-from tests.factories import FakeClock
+from tests.factories import NOW, FakeClock
 from tests.waiting import until
 
 
@@ -66,6 +67,9 @@ class Hanging(Counting):
         self.goes_on = threading.Event()
         self.goes_on.set()
 
+    def status(self) -> RuntimeStatus:
+        return replace(super().status(), since=NOW)
+
     def inspect(self, container_id: str) -> ContainerRecord | None:
         assert self.goes_on.wait(60)
         return super().inspect(container_id)
@@ -87,6 +91,7 @@ def test_while_a_runtime_hangs_its_containers_are_unknown() -> None:
     runtime.goes_on.clear()
     until(lambda: observer.latest.records is None, "it hangs, which nobody but the observer asks")
     assert observer.latest.foreign is None
+    assert observer.latest.status.since is None, "it was up since then"
     assert observer.latest.status.text == "up has not answered for 0.2 s: it hangs, or is very slow"
     runtime.goes_on.set()
     until(lambda: observer.latest.status.up, "it goes on")

@@ -157,7 +157,7 @@ class Observer:
             return last
         who = last.status.text if last.status.up else self.runtime.name
         text = f"{who} has not answered for {self._silent_after:g} s: it hangs, or is very slow"
-        return Observation(replace(last.status, up=False, text=text, asked=True), last.begun or 1)
+        return Observation(replace(last.status, up=False, text=text, asked=True, since=None), last.begun or 1)
 
     def start(self) -> None:
         """Start listing, in a daemon thread: a call that hangs must not keep the process from ending."""
