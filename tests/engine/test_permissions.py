@@ -174,7 +174,8 @@ def test_links_of_an_engine_elsewhere_are_those_of_its_machine(
     tmp_path: Path, follow: Callable[[str], str], source: str, mounted: str
 ) -> None:
     """Where they cannot be followed, what is mounted is a place where no job can make one."""
-    permissions = UserPermissions(tmp_path, settings(mounts=("/data", "/data/sub")), lambda: "ssh://gpu1/run/d.sock")
+    listed = ("/data", "/data/", "/data/sub")
+    permissions = UserPermissions(tmp_path, settings(mounts=listed), lambda: "ssh://gpu1/run/d.sock")
     asked = asking(volumes=(f"{source}:/d",))
     permissions.check(asked, 0)
     with ExitStack() as until:
@@ -207,6 +208,7 @@ def test_what_was_checked_is_what_is_mounted(tmp_path: Path) -> None:
         ("", ("/run/lock", "/run/user/1000/pulse", "/data"), False),
         ("unix:///srv/e/d.sock", ("/srv/e", "/srv/e/d.sock"), True),
         ("ssh://gpu1:22/srv/e/d.sock", ("/srv", "/srv/e/d.sock", "/var/run"), True),
+        ("ssh://gpu1/srv/of%20e/d.sock", ("/srv/of e",), True),
         ("ssh://gpu1", ("/srv", "/data"), False),
         ("tcp://gpu1:2376", ("/run/docker.sock",), True),
     ],
@@ -228,6 +230,10 @@ def test_a_link_to_the_engines_socket_is_that_socket(tmp_path: Path) -> None:
         permissions = UserPermissions(tmp_path, site, lambda url=url: f"unix://{tmp_path}/{url}")  # type: ignore[misc]
         with pytest.raises(InputError, match="holds an engine's socket"):
             permissions.check(asking(mounts=(f"type=bind,src={tmp_path}/{source},dst=/x",)), 0)
+    there = UserPermissions(tmp_path, site, lambda: "ssh://gpu1/data/set")
+    launch = Launch("store", 1, 1, asking(volumes=("/mnt/disk:/d",)), (), submitter=0)
+    with ExitStack() as until, pytest.raises(RuntimeFault, match="holds an engine's socket"):
+        there.permitted(lambda: "/", launch, until, over_ssh)
 
 
 @cases(

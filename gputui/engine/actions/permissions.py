@@ -19,6 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeAlias, TypeVar
+from urllib.parse import unquote
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -531,7 +532,7 @@ class UserPermissions(Struct, frozen=True):
         sources = list(mount_sources(spec.options)) if limits_mounts(self._allow) else []
         if not sources:
             return
-        roots, sockets = [*(self._allow.mounts or ())], self._engine_sockets()
+        roots, sockets = [*(self._allow.mounts or ())], self._engine_sockets(follow)
         for root in self._allow.mounts or ():
             with suppress(OSError):
                 roots.append(follow(root))
@@ -556,15 +557,18 @@ class UserPermissions(Struct, frozen=True):
             return follow(path)
         except OSError:
             plain, listed = posixpath.normpath(path), list(map(posixpath.normpath, self._allow.mounts or ()))
-            if [root for root in listed if holds(root, plain)] == [plain]:
+            if {root for root in listed if holds(root, plain)} == {plain}:
                 return plain
             raise
 
-    def _engine_sockets(self) -> list[str]:
+    def _engine_sockets(self, follow: RealPath = os.path.realpath) -> list[str]:
         kind, place = self._address
-        path = place.lstrip("/") if kind in _LOCAL else place.partition("/")[2] if kind == "ssh" else ""
+        path = place.lstrip("/") if kind in _LOCAL else unquote(place.partition("/")[2]) if kind == "ssh" else ""
         sockets = [*SOCKETS, *filter(None, [path and f"/{path}", self.settings.access.socket])]
-        return [*sockets, *map(os.path.realpath, sockets)]
+        found = [*sockets, *map(os.path.realpath, sockets)]
+        with suppress(OSError):  # else as it is written
+            found += [follow(f"/{path}")] if path else []
+        return found
 
     @property
     def _address(self) -> tuple[str, str]:
