@@ -298,6 +298,38 @@ def test_a_forced_command_that_tells_nothing_is_waited_for_once(url: str, monkey
         tunnel.close()
 
 
+@pytest.mark.needs("busybox")
+def test_links_are_followed_as_the_host_s_own_realpath_does(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("it's a place", "bin"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "-link").symlink_to("it's a place")
+    for realpath in ("realpath", "busybox"):
+        (tmp_path / "bin" / "realpath").unlink(missing_ok=True)
+        (tmp_path / "bin" / "realpath").symlink_to(str(shutil.which(realpath)))
+        with closing(Sshd({"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"})) as server:
+            monkeypatch.setenv("PATH", server.path)
+            with closing(Tunnel(url)) as tunnel:
+                assert tunnel.real_path(f"{tmp_path}/-link/../-link") == f"{tmp_path}/it's a place"
+                with pytest.raises(OSError, match="No such file"):
+                    tunnel.real_path(f"{tmp_path}/none/below")
+
+
+def test_what_a_slow_login_tells_is_waited_for(url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(endpoint, "TOLD_WITHIN", 1.0)
+    late = "sh -c 'sleep 0.3; exec sh \"$@\"' sh"
+    with closing(Sshd(shell=late)) as server:
+        slow = tmp_path / "ssh"
+        slow.write_text(f'#!/bin/sh\nsleep 1.2\nexec {server.directory}/bin/ssh "$@"\n')
+        slow.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{server.path}")
+        tunnel = Tunnel(url)
+        assert tunnel.socket_path()
+        assert tunnel.is_here()
+        tunnel.close()
+
+
 @cases("url", ["ssh://", "ssh://-oProxyCommand=x", "ssh://-lx@y", "ssh://a:b", "ssh://a:secret@b"])
 def test_invalid_addresses_are_refused(url: str) -> None:
     with pytest.raises(RuntimeUnavailableError, match="not an ssh address"):

@@ -394,7 +394,7 @@ class Tunnel:
         Raises OSError if it tells none, RuntimeUnavailableError if the host is not reached.
         """
         self.socket_path()
-        words = self.shell(f"exec realpath -- {shlex.quote(path)}")
+        words = self.shell(f"exec realpath {shlex.quote(path)}")  # absolute, and BusyBox takes no `--`
         try:
             done = subprocess.run(  # noqa: S603 - ssh, to the user's own address
                 words, stdin=subprocess.DEVNULL, capture_output=True, timeout=LOGIN_WITHIN, check=False
@@ -473,7 +473,7 @@ class Tunnel:
                 self._end()
                 raise self._failed("ssh ended" if is_over else "the login took too long")
             time.sleep(0.02)
-        self._last_error = None
+        self._last_error, self._begun_at = None, time.monotonic()
         self._file("said").write_bytes(b"")  # a banner is no reason of a later fault
 
     def _end(self) -> None:
