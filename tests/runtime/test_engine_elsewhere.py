@@ -83,6 +83,7 @@ def test_its_gpus_are_asked_for_by_uuid_and_its_files_are_not_looked_at(engine: 
 
 
 READS = {"NetworkMode": "none", "ReadonlyRootfs": True, "DeviceRequests": [{"Count": -1, "Capabilities": READING}]}
+A_DEVICE = {"Devices": [{"PathOnHost": "/dev/nvidia0"}]}
 IS_PROBE = {"gputui.probe": "1"}
 
 
@@ -97,13 +98,17 @@ IS_PROBE = {"gputui.probe": "1"}
         ({**READS, "NetworkMode": "bridge"}, IS_PROBE, "/etc/passwd", True),
         ({**READS, "ReadonlyRootfs": False}, IS_PROBE, "/etc/passwd", True),
         ({**READS, "Privileged": True}, IS_PROBE, "/etc/passwd", True),
+        ({**READS, **A_DEVICE}, IS_PROBE, "/etc/passwd", True),
+        ({**READS, **A_DEVICE, "DeviceRequests": None}, IS_PROBE, "/etc/passwd", True),
+        ({**READS, "DeviceRequests": None, "Runtime": "nvidia"}, IS_PROBE, "/etc/passwd", True),
     ],
 )
 def test_a_container_that_may_do_more_than_read_gpus_claims_them_whatever_its_label_says(
     host: dict[str, Any], labels: dict[str, str], mounted: str, is_seen: bool
 ) -> None:
     mounts = [{"Type": "bind", "Destination": mounted}]
-    inspected = {"Id": "a", "Config": {"Labels": labels}, "HostConfig": host, "Mounts": mounts, "State": {}}
+    config = {"Labels": labels, "Env": ["NVIDIA_VISIBLE_DEVICES=all"]}
+    inspected = {"Id": "a", "Config": config, "HostConfig": host, "Mounts": mounts, "State": {}}
     assert (foreign_of(inspected, "runc") is not None) is is_seen
 
 

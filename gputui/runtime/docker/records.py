@@ -184,12 +184,15 @@ def requested_devices(inspected: EngineJson, default_runtime: str = "") -> tuple
 def is_probe(inspected: EngineJson) -> bool:
     """Return whether it can do no more than read GPUs: images and users set any label, so that alone proves nothing."""
     labels, host = inspected["Config"].get("Labels") or {}, inspected["HostConfig"]
-    used = [each for each in host.get("DeviceRequests") or () if each.get("Driver") != "cdi"]
+    used = host.get("DeviceRequests") or ()
     bound = {each.get("Destination") for each in inspected.get("Mounts") or () if each.get("Type") == "bind"}
     return (
         PROBE in labels
         and STORE not in labels
-        and all(each.get("Capabilities") == READING for each in used)
+        # what CDI gives knows no less than all capabilities; of processes that compute the driver tells
+        and all(each.get("Driver") == "cdi" or each.get("Capabilities") == READING for each in used)
+        and bool(used)
+        and not host.get("Devices")
         and host.get("NetworkMode") == "none"
         and bool(host.get("ReadonlyRootfs"))
         and not host.get("Privileged")
