@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -16,6 +18,9 @@ from tests.cases import cases
 from tests.factories import FakeClock
 from tests.runtime.contract import PATIENCE
 from tests.runtime.standin_engine import Handler, StandInEngine, frame
+
+if TYPE_CHECKING:
+    import requests
 
 NAME = "c" * 64
 PATH = f"/containers/{NAME}/logs"
@@ -206,3 +211,21 @@ def _then_silence(engine: StandInEngine) -> Iterator[bytes]:
 )
 def test_times_are_formatted_for_the_engine(stamp: bytes, since: str) -> None:
     assert logs.unix_time(stamp) == since
+
+
+@cases(("begin", "is_stamped"), [(b"", False), (b"2026-01-01T00:00:00.000000000Z ", True)])
+def test_of_a_terminal_that_ends_no_line_only_a_piece_is_kept(begin: bytes, is_stamped: bool) -> None:
+    def endless(_: int) -> Iterator[bytes]:
+        yield begin + b"x"
+        for _ in range(256):
+            yield b"x" * 16 * 1024
+
+    class Response:
+        headers = {"Content-Type": "application/vnd.docker.raw-stream"}  # noqa: RUF012 - as of requests
+        iter_content = staticmethod(endless)
+        raw = SimpleNamespace(chunked=True)
+
+    pieces = [piece for _, piece in logs.frames_of(cast("requests.Response", Response), is_stamped=is_stamped)]
+    assert max(map(len, pieces)) < 2 * 1024**2
+    assert all(piece.startswith(begin) for piece in pieces)
+    assert sum(len(piece) - len(begin) for piece in pieces) == 1 + 256 * 16 * 1024

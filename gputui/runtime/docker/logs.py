@@ -212,7 +212,7 @@ class DockerLog:
 
         known = Counter(self._seen)
         try:
-            for stream, message in frames_of(response):
+            for stream, message in frames_of(response, is_stamped=query.stamped):
                 if not query.stamped:
                     yield stream, message, b""
                     continue
@@ -306,14 +306,20 @@ def open_log(client: APIClient, query: LogQuery) -> requests.Response:
     return response
 
 
-def frames_of(response: requests.Response) -> Iterator[Part]:
-    """Yield (stream, bytes) of a log. Raises ValueError when it breaks off, RuntimeFault for errors of the engine."""
+def frames_of(response: requests.Response, *, is_stamped: bool = False) -> Iterator[Part]:
+    """Yield (stream, bytes) of a log; with times, each begins with one.
+
+    Raises ValueError when it breaks off, RuntimeFault for errors of the engine.
+    """
     chunks = response.iter_content(_CHUNK)
     if response.headers.get("Content-Type") == _RAW:
         rest = b""  # a container with a terminal has one stream; each line has its own time if times are requested
         for chunk in chunks:
             *whole, rest = (rest + chunk).split(b"\n")
             yield from ((1, line + b"\n") for line in whole)
+            if len(rest) > _LONGEST_LINE:
+                yield 1, rest
+                rest = rest.partition(b" ")[0] + b" " if is_stamped else b""
         if rest:
             yield 1, rest
     else:
