@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,15 +13,17 @@ from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.bootstrap import adapters
+from gputui.bootstrap.backend import open_foreign_use
 from gputui.config import Options, ProbeSpec
 from gputui.domain.access import Actor
-from gputui.domain.errors import InputError
+from gputui.domain.errors import InputError, OtherEngineError
 from gputui.domain.job_spec import ContainerOptions, JobSpec, Submission
 from gputui.domain.kept_data import EngineRecord
 from gputui.domain.settings import AllowSettings, PolicySettings, RuntimeSettings, Settings
 from gputui.domain.submit_action import SubmitJobs
 from tests.cases import cases
 from tests.memory_store import MemoryJobStore
+from tests.runtime.standin_engine import StandInEngine
 from tests.runtime.test_docker_endpoint import add_context
 
 
@@ -66,19 +69,42 @@ def test_without_an_engine_no_images_are_listed(runtime: str, tmp_path: Path) ->
 
 
 @pytest.mark.needs("root")
-@pytest.mark.parametrize(("owner", "expected"), [(0, "ssh://gpu1"), (65534, "")])
-def test_a_directory_of_another_user_leads_to_no_engine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int, expected: str
+@pytest.mark.parametrize(
+    ("owner", "writer", "expected"), [(0, 0, "ssh://gpu1"), (65534, 0, ""), (0, 65534, ""), (65534, 65534, "")]
+)
+def test_what_another_user_may_have_prepared_leads_to_no_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int, writer: int, expected: str
 ) -> None:
     for name in ("DOCKER_HOST", "DOCKER_CONTEXT"):
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
     book = adapters.engine_book(Options(tmp_path))
     book.write(EngineRecord("id", "gpu1", "ssh://gpu1"))
+    os.chown(book.path, writer, -1)
     os.chown(tmp_path, owner, -1)
     adapters.engine_book(Options(tmp_path))
     os.chown(tmp_path, 0, -1)
     assert os.environ["DOCKER_HOST"] == expected
+
+
+@pytest.mark.needs("root")
+def test_who_may_not_read_the_record_of_a_queue_still_sees_foreign_containers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(StandInEngine(ID="another")) as engine:
+        engine.runs("a")
+        monkeypatch.setenv("DOCKER_HOST", engine.url)
+        options = Options(tmp_path, runtime="docker")
+        adapters.engine_book(options).write(EngineRecord("id", "gpu1", "ssh://gpu1"))
+        with closing(open_foreign_use(options, MemoryJobStore)) as use, pytest.raises(OtherEngineError):
+            use.container("a")
+        tmp_path.chmod(0o700)
+        os.seteuid(65534)
+        try:
+            with closing(open_foreign_use(options, MemoryJobStore)) as use:
+                assert use.container("a").id == "a"
+        finally:
+            os.seteuid(0)
 
 
 def test_the_socket_of_a_docker_context_is_guarded_as_that_of_docker_host(

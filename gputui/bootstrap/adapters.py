@@ -31,8 +31,8 @@ def engine_book(options: Options) -> EngineBook:
 
     book = EngineFile(options.state / ENGINE_RECORD)
     with suppress(OSError):
-        # only of a directory that no other user could have prepared: images are pulled there with credentials
-        is_own = options.state.stat().st_uid in {0, os.geteuid()}
+        # only one that no other user could have prepared: images are pulled there with credentials
+        is_own = {options.state.stat().st_uid, book.path.lstat().st_uid} <= {0, os.geteuid()}
         if is_own and not options.settings.runtime.docker_host and (engine := book.read()):
             use_recorded(engine)
     return book
@@ -201,9 +201,12 @@ def _foreign(options: Options, store_id: str) -> tuple[tuple[ForeignContainer, .
     found: list[ForeignContainer] = []
     down: list[RuntimeStatus] = []
     for runtime in make_runtimes(in_haste(options), store_id):
-        with closing(runtime), suppress(RuntimeFault):
-            if runtime.check().up:
-                found += runtime.foreign()
-        if not runtime.status().up:
-            down.append(runtime.status())
+        with closing(runtime):
+            status = runtime.check()
+            try:
+                found += runtime.foreign() if status.up else ()
+            except RuntimeFault as error:  # also an engine that answers with an error
+                status = replace(status, up=False, text=str(error), hint=error.hint or "")
+        if not status.up:
+            down.append(status)
     return None if down else tuple(found), tuple(down)

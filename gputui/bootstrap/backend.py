@@ -424,7 +424,10 @@ def open_foreign_use(options: Options, store: Callable[[], JobStore], *, is_read
 
         if options.runtime != "docker":
             return None
-        return DockerContainers(options.settings.runtime, adapters.engine_book(options))
+        book = adapters.engine_book(options)  # who asks a service may not read its record
+        return DockerContainers(
+            options.settings.runtime, book if os.access(book.path, os.R_OK, effective_ids=True) else None
+        )
 
     return ForeignUse(store, bootstrap.clock(), bootstrap.actor(), host, containers, is_read_only=is_read_only)
 

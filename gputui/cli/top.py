@@ -41,7 +41,9 @@ def command(
     session: Session, count: str, interval: str, width: str | None, height: str | None, no_color: bool, ascii_only: bool
 ) -> None:
     """Print the console as plain lines: scheduler, notices, GPUs and queue."""
-    early = click.get_current_context().with_resource(closing(EarlyProbe(session.options)))
+    from gputui.bootstrap.adapters import in_haste
+
+    early = click.get_current_context().with_resource(closing(EarlyProbe(in_haste(session.options))))
     early.start()
     from gputui.bootstrap.clusters import NodeWatch
     from gputui.domain.conditions import ConditionTracker

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from gputui.domain.text import minute
 from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run, picture, put
 from tests.factories import GIB, NOW, gpu, running, sample, snapshot, uuid, view
+from tests.runtime.standin_engine import StandInEngine
 
 
 def test_a_gpu_tells_its_story() -> None:
@@ -196,6 +198,19 @@ def test_while_the_engine_hangs_containers_are_not_known(
     assert "  UNKNOWN  " in result.out
     assert result.out.endswith(f"  {UNANSWERED}\n")
     assert result.err.startswith(f"containers are not known: Docker at {hung_engine} did not answer in time (")
+
+
+def test_what_an_engine_answers_with_an_error_is_not_known(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = bootstrap.clock().now()
+    reading = ProbeReading(ProbeStatus(ProbeCode.OK, ""), (gpu(),), {uuid(0): sample(at=now)}, now)
+    monkeypatch.setattr(adapters, "make_probe", lambda *_, **__: Still(reading))
+    with closing(StandInEngine()) as engine:
+        monkeypatch.setenv("DOCKER_HOST", engine.url)
+        assert "  FREE  " in run("--runtime", "docker", "gpus").out
+        engine.special["/containers/json"] = lambda handler, query: handler.reply({"message": "no room"}, 500)
+        result = run("--runtime", "docker", "gpus")
+    assert "  UNKNOWN  " in result.out
+    assert result.err == "containers are not known: no room\n"
 
 
 def test_a_probe_that_never_answers_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import re
 import sys
 import time
+from datetime import timedelta
 
 import pytest
 
 from gputui import bootstrap
 from gputui.bootstrap import adapters
 from gputui.cli import terminal
+from gputui.config import Options
 from gputui.domain.errors import GputuiError
+from gputui.domain.gpu import ProbeCode, ProbeReading, ProbeStatus
 from gputui.domain.gpu_history import STEP, Step, TakenStep
 from gputui.domain.snapshot import Leader
 from gputui.domain.text import width
 from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run, picture, put
+from tests.cli.test_gpus import Still
 from tests.factories import NOW, job, running, snapshot, uuid, view
 from tests.tui.sample import NAMES
 
@@ -123,3 +127,15 @@ def test_the_queue_is_shown_even_without_readable_gpus(
     monkeypatch.setattr(adapters, "measured_snapshot", fails)
     result = run("top")
     assert (result.code, "waits" in result.out) == (0, True)
+
+
+def test_what_is_read_early_is_waited_for_no_longer_than_by_gpus(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Options] = []
+
+    def made(options: Options, **_: object) -> Still:
+        asked.append(options)
+        return Still(ProbeReading(ProbeStatus(ProbeCode.UNREACHABLE, "it hangs")))
+
+    monkeypatch.setattr(adapters, "make_probe", made)
+    assert "it hangs" in run("--runtime", "process", "top").out
+    assert asked[0].settings.runtime.docker_timeout == asked[0].settings.gpus.hang_after == timedelta(seconds=5)
