@@ -13,9 +13,10 @@ from gputui.domain.submit_action import SubmitJobs
 
 def store_waiting_jobs(state: Path, count: int) -> None:
     """Store `count` waiting jobs of 1 to 8 GPUs and five tenants in a state directory with a paused scheduler."""
-    store = bootstrap.open_store(resolve(state=str(state), environ={}))
+    options = resolve(state=str(state), environ={})
+    store = bootstrap.open_store(options)
     try:
-        actions = bootstrap.actions(store)
+        actions = bootstrap.actions(store, options)
         actions.act(Pause("benchmark"))
         actions.act(SubmitJobs(tuple(Submission(_spec(number)) for number in range(count))))
     finally:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.bootstrap import adapters
-from gputui.bootstrap.backend import open_foreign_use
+from gputui.bootstrap.backend import open_foreign_use, recorded_machine
 from gputui.config import Options, ProbeSpec
 from gputui.domain.access import Actor
 from gputui.domain.errors import InputError, OtherEngineError
@@ -135,5 +135,5 @@ def test_while_nobody_schedules_the_record_tells_where_jobs_run(
 ) -> None:
     if address:
         adapters.engine_book(Options(tmp_path)).write(EngineRecord("engine-1", machine, address))
-    assert adapters.recorded_machine(Options(tmp_path, runtime="docker")) == known
-    assert adapters.recorded_machine(Options(tmp_path, runtime="process")) == ""
+    assert recorded_machine(Options(tmp_path, runtime="docker")) == known
+    assert recorded_machine(Options(tmp_path, runtime="process")) == ""

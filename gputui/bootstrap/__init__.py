@@ -20,7 +20,6 @@ from gputui.config import Options
 from gputui.domain.access import Actor
 from gputui.domain.errors import GputuiError, StoreAccessError, StoreError
 from gputui.domain.job_spec import RUNTIMES
-from gputui.domain.settings import Settings
 from gputui.domain.text import user_name
 
 if TYPE_CHECKING:
@@ -246,28 +245,23 @@ def has_own_queue(options: Options) -> bool:
 
 def actions(
     store: JobStore,
-    options: Options | None = None,
+    options: Options,
     known_gpus: Callable[[], tuple[Gpu, ...]] = tuple,
     jobs_machine: Callable[[], str] = str,
     asks: Caller | None = None,
     resolve: Resolve | None = None,
 ) -> ports.Performer:
     """Return the actions of who asks, by default of this process's user, within the settings of `options`."""
+    from gputui.bootstrap.adapters import engine_url
     from gputui.engine.actions.actions import Actions
     from gputui.engine.actions.permissions import UserPermissions, account_number
 
-    settings = options.settings if options else Settings()
-    permissions = None
-    if options:
-        from gputui.bootstrap.adapters import engine_url
-
-        permissions = UserPermissions(options.state, settings, partial(engine_url, options), jobs_machine)
-    asks = asks or (caller() if options else None)
-    who = actor() if asks is None else asks.actor
+    settings, asks = options.settings, asks or caller()
+    permissions = UserPermissions(options.state, settings, partial(engine_url, options), jobs_machine)
     return Actions(
         store,
         clock(),
-        who,
+        asks.actor,
         settings.scheduler,
         settings.policy,
         permissions,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from contextlib import closing, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -117,19 +116,7 @@ def _endpoint(options: Options) -> Endpoint | None:
 
 
 def engine_url(options: Options) -> str:
-    endpoint = _endpoint(options)
-    return endpoint.url if endpoint is not None else ""
-
-
-def recorded_machine(options: Options) -> str:
-    """Return the name of the machine that has the queue's containers if it is another; empty: this, or not known."""
-    from gputui.engine.files import ENGINE_RECORD, EngineFile
-
-    with suppress(OSError):
-        record = EngineFile(options.state / ENGINE_RECORD).read() if options.runtime == "docker" else None
-        if record is not None and "unix://" not in record.address and record.machine != socket.gethostname():
-            return record.machine
-    return ""
+    return endpoint.url if (endpoint := _endpoint(options)) else ""
 
 
 def _machine_of_engine(options: Options) -> Machine | None:

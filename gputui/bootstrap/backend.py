@@ -199,14 +199,11 @@ class LocalBackend:
         return self._owner.act(action, server=server, on_progress=on_progress)
 
     def _actions_of(self, asks: Caller) -> Performer:
-        resolve = self._owned.resolve if self._owned is not None else None
-        return bootstrap.actions(self.store, self._options, self.known_gpus, self._jobs_machine, asks, resolve)
-
-    def _jobs_machine(self) -> str:
-        """Return the name of the machine where jobs run if that is known to be another."""
-        if self._owned is not None:
-            return self._owned.latest().jobs_machine
-        return adapters.recorded_machine(self._options)
+        resolve: Resolve | None = None
+        machine: Callable[[], str] = partial(recorded_machine, self._options)
+        if (owned := self._owned) is not None:
+            resolve, machine = owned.resolve, lambda: owned.latest().jobs_machine
+        return bootstrap.actions(self.store, self._options, self.known_gpus, machine, asks, resolve)
 
     def foresee(self, action: Action, /) -> Done:
         return self._actions_of(self._caller).foresee(action)
@@ -323,6 +320,17 @@ class LocalBackend:
     def why_unread(self, job: Job) -> Mapping[int, str]:
         del job
         return {}
+
+
+def recorded_machine(options: Options) -> str:
+    """Return the name of the machine that has the queue's containers if it is another; empty: this, or not known."""
+    from gputui.engine.files import ENGINE_RECORD, EngineFile
+
+    with suppress(OSError):
+        record = EngineFile(options.state / ENGINE_RECORD).read() if options.runtime == "docker" else None
+        if record is not None and "unix://" not in record.address and record.machine != socket.gethostname():
+            return record.machine
+    return ""
 
 
 def open_logs(options: Options, store: JobStore) -> Logs:

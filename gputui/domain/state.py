@@ -98,6 +98,7 @@ class PendingReason(StrEnum):
 
 
 NO_SCHEDULER = "no scheduler is running: start `gputui` or `gputui serve`"
+NO_HOST_JOBS = "host jobs are processes of this machine, and this queue's jobs run on {}"
 
 
 class Reason(Struct, frozen=True):

@@ -55,7 +55,7 @@ def test_a_queue_is_not_migrated_under_an_older_scheduler(options: Options, lead
     store, leadership = bootstrap.open_store(options), Leadership(options.state)
     before = (options.state / "queue.json").read_bytes()
     assert leadership.acquire(leader)
-    for write in (lambda: store.submit([job()], actor=ACTOR), lambda: bootstrap.actions(store).act(Pause(""))):
+    for write in (lambda: store.submit([job()], actor=ACTOR), lambda: bootstrap.actions(store, options).act(Pause(""))):
         with pytest.raises(StoreError, match=f"serve of root, pid 4711, schedules with {theirs}.*restart it") as found:
             write()
         assert "kill 4711" in str(found.value)

@@ -100,12 +100,6 @@ def option_refusals(options: ContainerOptions, allow: AllowSettings) -> Iterator
             yield OptionRefusal(option, what, f"policy.allow.named_volumes lists {known}; -v /PATH makes a new one")
 
 
-def no_host_jobs(machine: str) -> OptionRefusal:
-    """Return why a queue whose jobs run on another machine runs no host jobs."""
-    what = f"host jobs are processes of this machine, and this queue's jobs run on {machine}"
-    return OptionRefusal("--host", what, "name an image")
-
-
 def mount_sources(options: ContainerOptions) -> Iterator[MountSource]:
     """Yield the host paths that a job wants mounted, as written."""
     for text in options.volumes:

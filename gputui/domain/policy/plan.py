@@ -15,7 +15,6 @@ from gputui.domain.container import EngineGpus, RuntimeStatus
 from gputui.domain.gpu import HealthCode
 from gputui.domain.job import Job, Placement
 from gputui.domain.job_spec import JobId, runtime_in
-from gputui.domain.policy.admission import no_host_jobs
 from gputui.domain.policy.availability import EngineSupport, engine_support
 from gputui.domain.policy.cluster_state import ClusterState, RunningJob
 from gputui.domain.policy.decide import Outcome, can_decide, decide, next_settling
@@ -30,7 +29,7 @@ from gputui.domain.runs import Run as Elements
 from gputui.domain.runs import Spans, joined_spans
 from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.snapshot import Snapshot, WindowView
-from gputui.domain.state import NO_SCHEDULER, PendingReason, Reason, utc_moment
+from gputui.domain.state import NO_HOST_JOBS, NO_SCHEDULER, PendingReason, Reason, utc_moment
 from gputui.domain.text import format_duration
 
 
@@ -357,8 +356,7 @@ def _down(situation: GateContext, *, is_host: bool) -> Reason | None:
         what = "host jobs are switched off" if is_host else "this scheduler runs no containers"
         return Reason(PendingReason.NODE_UNKNOWN, what)
     if is_host and (machine := situation.elsewhere):
-        refused = no_host_jobs(machine)
-        return Reason(PendingReason.NODE_UNKNOWN, f"{refused.what}: {refused.hint}")
+        return Reason(PendingReason.NODE_UNKNOWN, f"{NO_HOST_JOBS.format(machine)}: name an image")
     return None if status.up else Reason(PendingReason.NODE_UNKNOWN, status.text)
 
 

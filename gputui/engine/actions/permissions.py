@@ -39,10 +39,10 @@ from gputui.domain.policy.admission import (
     holds,
     limits_mounts,
     mount_sources,
-    no_host_jobs,
     option_refusals,
 )
 from gputui.domain.settings import AllowSettings, SchedulerSettings, Settings
+from gputui.domain.state import NO_HOST_JOBS
 from gputui.domain.text import format_duration
 
 T = TypeVar("T")
@@ -484,8 +484,7 @@ class UserPermissions(Struct, frozen=True):
         and no account database is asked, which may be slow.
         """
         if spec.is_host and (machine := self.jobs_machine()):
-            refused = no_host_jobs(machine)
-            raise InputError(refused.what, where=refused.option, hint=refused.hint)
+            raise InputError(NO_HOST_JOBS.format(machine), where="--host", hint="name an image")
         if caller is not None and not caller.operates:
             account = FileAccount(caller.uid, caller.gid, caller.groups, caller.user)
             self._plain_user(caller.uid).check(spec, account)
@@ -518,8 +517,7 @@ class UserPermissions(Struct, frozen=True):
                 raise not_allowed(each.sentence)
             spec = _resolved(launch.spec, followed) if limits_mounts(self._allow) else launch.spec
         except OSError as error:
-            text = f"{error.filename} cannot be mounted: {(error.strerror or str(error)).lower()}"
-            raise not_allowed(f"{text} (make it before the job starts)") from error
+            raise not_allowed(f"{_unopened(error).what} (make it before the job starts)") from error
         except ValueError as error:
             raise not_allowed(str(error)) from error
         return replace(launch, spec=spec)
@@ -577,8 +575,7 @@ class UserPermissions(Struct, frozen=True):
         return kind, place
 
     def _plain_user(self, uid: int) -> PlainUser:
-        machine = self.jobs_machine()
-        return PlainUser(uid, self.directory, self.settings, tuple(self._engine_sockets()), machine)
+        return PlainUser(uid, self.directory, self.settings, tuple(self._engine_sockets()), self.jobs_machine())
 
     def is_operator(self, uid: int) -> bool:
         """Return whether this user is root, owns the state directory, or is named by `policy.operators`."""
