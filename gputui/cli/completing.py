@@ -28,7 +28,7 @@ Items: TypeAlias = "list[CompletionItem[str]]"
 _Completer = Callable[[click.Context, click.Parameter, str], Items]
 
 
-def _quiet(complete: _Completer) -> _Completer:
+def quiet(complete: _Completer) -> _Completer:
     """Make a completer offer nothing when it cannot read its data, or when that is on the servers of `--on`."""
 
     @wraps(complete)
@@ -47,71 +47,71 @@ def servers(ctx: click.Context, param: click.Parameter, incomplete: str) -> Item
     del ctx, param
     with suppress(GputuiError, OSError):
         named = [(each.name, each.address or "this machine") for each in Session().options.settings.servers]
-        return _matching([*named, ("local", "this machine"), *([("all", "all of them")] if named else [])], incomplete)
+        return matching([*named, ("local", "this machine"), *([("all", "all of them")] if named else [])], incomplete)
     return []
 
 
-@_quiet
+@quiet
 def gpus(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
     """Return the indices of GPUs, with their models; UUIDs for a word that begins like one."""
     del param
     by_uuid = incomplete[:1].isalpha()
     found = ((gpu.uuid if by_uuid else str(gpu.index), gpu.model or "") for gpu in _known_gpus(ctx))
-    return _matching(found, incomplete)
+    return matching(found, incomplete)
 
 
-@_quiet
+@quiet
 def drained(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
     """Return what can be drained: the names of a cluster's nodes, else GPUs."""
     takes_gpus = True
-    with suppress(NotFoundError), _backend(ctx) as (_, backend):
+    with suppress(NotFoundError), opened(ctx) as (_, backend):
         takes_gpus = backend.about().caps.runs_jobs
     return (gpus if takes_gpus else nodes)(ctx, param, incomplete)
 
 
-@_quiet
+@quiet
 def nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
     del param
-    with _backend(ctx) as (_, backend):
+    with opened(ctx) as (_, backend):
         found = backend.snapshots().read().nodes
-        return _matching(((node.name, plural(len(node.gpus), "GPU")) for node in found), incomplete)
+        return matching(((node.name, plural(len(node.gpus), "GPU")) for node in found), incomplete)
 
 
-@_quiet
+@quiet
 def models(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
     """Return the parts of the GPUs' model names, in lower case: `h100` of NVIDIA H100 80GB HBM3."""
     del param
     words = {word: gpu.model for gpu in _known_gpus(ctx) if gpu.model for word in gpu.model.lower().split()}
     words.pop("nvidia", None)
-    return _matching(((word, words[word] or "") for word in sorted(words)), incomplete.lower())
+    return matching(((word, words[word] or "") for word in sorted(words)), incomplete.lower())
 
 
 def states(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
     """Return states of jobs; in a list with commas the last one is completed."""
     del ctx, param
     before, comma, last = incomplete.upper().rpartition(",")
-    found = _matching(((state.value, state.short) for state in JobState), last)
+    found = matching(((state.value, state.short) for state in JobState), last)
     for item in found:
         item.value = f"{before}{comma}{item.value}"
     return found
 
 
-@_quiet
+@quiet
 def reservations(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
     del param
-    with _backend(ctx) as (_, backend):
+    with opened(ctx) as (_, backend):
         windows = backend.queue.controls().reservations
-        return _matching(((window.name, f"{window.start.astimezone():%b %d %H:%M}") for window in windows), incomplete)
+        return matching(((window.name, f"{window.start.astimezone():%b %d %H:%M}") for window in windows), incomplete)
 
 
-@_quiet
+@quiet
 def tenants(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
     del param
-    with _backend(ctx) as (session, backend):
+    with opened(ctx) as (session, backend):
         names = {job.spec.tenant for job in backend.queue.jobs().values()}
         told = (*session.options.settings.policy.tenants, *backend.queue.controls().tenants)
         names |= {tenant.name for tenant in told}
-        return _matching(((name, "") for name in sorted(names)), incomplete)
+        return matching(((name, "") for name in sorted(names)), incomplete)
 
 
 def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -121,7 +121,7 @@ def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return submitter.with_options(function, {"gpu_model": models, "tenant": tenants})
 
 
-def _matching(found: Iterable[tuple[str, str]], incomplete: str) -> Items:
+def matching(found: Iterable[tuple[str, str]], incomplete: str) -> Items:
     from click.shell_completion import CompletionItem
 
     return [CompletionItem(word, help=plain(words, 60) or None) for word, words in found if word.startswith(incomplete)]
@@ -138,7 +138,7 @@ def _known_gpus(ctx: click.Context) -> tuple[Gpu, ...]:
 
 
 @contextmanager
-def _backend(ctx: click.Context) -> Iterator[tuple[Session, DirectBackend]]:
+def opened(ctx: click.Context) -> Iterator[tuple[Session, DirectBackend]]:
     session = ctx.find_object(Session) or Session()
     with session.existing_backend() as backend:
         yield session, backend

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 import click
-from click.shell_completion import CompletionItem
 from msgspec.structs import replace
 
 from gputui import bootstrap
-from gputui.cli import output, queue, submit, terminal
+from gputui.cli import completing, output, queue, submit, terminal
 from gputui.cli.main import CommandGroup
 from gputui.cli.output import TextColumn, confirm, print_json, quiet_option
 from gputui.cli.session import Session, pass_session
@@ -18,7 +17,7 @@ from gputui.cli.terminal import print_done
 from gputui.domain.action import AddRecurring
 from gputui.domain.arrays import indices_word
 from gputui.domain.as_json import json_text, recurring_json
-from gputui.domain.errors import GputuiError, InputError
+from gputui.domain.errors import InputError
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.recurring import Missed, Overlap, Recurrence, RecurringJob
 from gputui.domain.spec_values import check_gpus
@@ -186,27 +185,21 @@ class RecurringIds(click.ParamType[tuple[JobId, ...]]):
         del param, ctx
         return job_values.job_ids(value, "ID") if isinstance(value, str) else value
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-        del param
-        session = ctx.find_object(Session)
-        try:
-            with (session or Session()).existing_backend() as backend:
-                entries = backend.queue.recurring().values()
-        except (GputuiError, OSError):  # a shell that completes shows no errors
-            return []
-        texts = {
-            str(entry.id): f"{entry.expression} {entry.name or submission_words(entry.submission)}" for entry in entries
-        }
-        return [
-            CompletionItem(name, help=plain(text, 60)) for name, text in texts.items() if name.startswith(incomplete)
-        ]
+
+@completing.quiet
+def _recurring(ctx: click.Context, param: click.Parameter, incomplete: str) -> completing.Items:
+    del param
+    with completing.opened(ctx) as (_, backend):
+        entries = backend.queue.recurring().values()
+    words = ((str(each.id), f"{each.expression} {each.name or submission_words(each.submission)}") for each in entries)
+    return completing.matching(words, incomplete)
 
 
 def _add_verb(verb: Verb[RecurringJob]) -> None:
     """Add the command of a verb about recurring jobs; its name is the last word of `cron NAME`."""
 
     @command.command(verb.shell.split()[1], help=verb.shell_help)
-    @click.argument("ids", nargs=-1, required=True, type=RecurringIds(), metavar="ID...")
+    @click.argument("ids", nargs=-1, required=True, type=RecurringIds(), metavar="ID...", shell_complete=_recurring)
     @quiet_option
     @pass_session
     def _(session: Session, ids: tuple[tuple[JobId, ...], ...], quiet: bool) -> None:
