@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui import bootstrap, thin
@@ -257,20 +257,16 @@ class OwnerEvents(Struct, eq=False):
             follower.close()
 
 
-class OwnerBehind:
+class OwnerBehind(Struct, eq=False):
     """Source of snapshots for a console that may only ask the owner of a queue; see `hosting.Behind`."""
 
     leads = False
-
-    def __init__(self, options: Options, feed: Feed, backend: ApiBackend | None = None) -> None:
-        """`backend` is told how the owner describes himself, which another one may do differently."""
-        self._options = options
-        self._feed = feed
-        self._backend = backend
-        self._events = OwnerEvents(options)
-        self._wanted: str | None = None
-        self._last, self._heard_at = EMPTY, time.monotonic()
-        self._stopped = threading.Event()
+    _options: Options
+    _feed: Feed
+    _backend: ApiBackend | None
+    """Is told how the owner describes himself, which another one may do differently."""
+    _wanted: str | None = None
+    _stopped: threading.Event = field(default_factory=threading.Event)
 
     def want_pcie(self, uuid: str | None) -> None:
         self._wanted = uuid
@@ -283,29 +279,30 @@ class OwnerBehind:
 
         from gputui.threads import DaemonExecutor
 
-        threads = DaemonExecutor(1, "owner")
+        threads, events = DaemonExecutor(1, "owner"), OwnerEvents(self._options)
         try:
-            await asyncio.get_running_loop().run_in_executor(threads, self._publish)
+            await asyncio.get_running_loop().run_in_executor(threads, self._publish, events)
         finally:
-            self._events.stop()
+            events.stop()
             threads.shutdown()
 
-    def _publish(self) -> None:
+    def _publish(self, events: OwnerEvents) -> None:
         """Publish what the owner tells, or the last again if there is none, until stopped."""
         from gputui.engine.tick import snapshot_builder
 
+        last, heard_at = EMPTY, time.monotonic()
         while not self._stopped.is_set():
             now = bootstrap.clock().now()
-            found = self._events.next(1.0, self._wanted)
+            found = events.next(1.0, self._wanted)
             if found is not None:
-                self._last, self._heard_at = found[0], time.monotonic() - found[1]
-                if self._backend is not None and (about := self._events.about) is not None:
+                last, heard_at = found[0], time.monotonic() - found[1]
+                if self._backend is not None and (about := events.about) is not None:
                     self._backend.described = about
                 self._feed.publish(snapshot_builder.as_told(*found, self._options.settings, now))
                 continue
             where = " and ".join(self._options.sockets.paths)
             notice = Notice("error", f"no scheduler answers at {where}; this is what it said last", True, "no answer")
-            silence = time.monotonic() - self._heard_at
-            old = snapshot_builder.as_told(self._last, silence, self._options.settings, now)
+            silence = time.monotonic() - heard_at
+            old = snapshot_builder.as_told(last, silence, self._options.settings, now)
             self._feed.publish(replace(old, notices=(notice,)))
             self._stopped.wait(LONGEST_PAUSE)

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from msgspec import Struct, field
+
 from gputui import bootstrap, thin
 from gputui.cli import terminal
 from gputui.cli.session import Session
@@ -101,37 +103,28 @@ class CallersTerminal(terminal.UserTerminal):
         return tuple((kind, bytes(piece)) for kind, piece in self._said)
 
 
-class CallersSession(Session):
+class CallersSession(Session, kw_only=True, eq=False, dict=True):
     """State of a command that the owner runs: its own options, and the queue with the rights of the caller."""
 
-    def __init__(
-        self,
-        options: Options,
-        caller: Caller,
-        line: CommandLine,
-        backend: Callable[[Caller], DirectBackend],
-        forecasts: threading.Lock,
-    ) -> None:
-        super().__init__()
-        self._options = options
-        self._caller = caller
-        self._line = line
-        self._backend = backend
-        self._forecasts = forecasts
+    found: Options
+    caller: Caller
+    line: CommandLine
+    open: Callable[[Caller], DirectBackend]
+    forecasts: threading.Lock
 
     def resolved(self) -> Options:
-        return self._options
+        return self.found
 
     def opened(self, options: Options) -> DirectBackend:
         del options
-        return self._backend(self._caller)
+        return self.open(self.caller)
 
     @property
     def user(self) -> str:
         """Return the name of the caller, or of the one who called sudo, as in a process of root."""
-        if self._caller.uid == 0 and (sudo := bootstrap.sudo_uid(self._line.environ)) is not None:
+        if self.caller.uid == 0 and (sudo := bootstrap.sudo_uid(self.line.environ)) is not None:
             return user_name(sudo)
-        return self._caller.user
+        return self.caller.user
 
     def store(self, *, is_local: bool = False) -> NoReturn:
         """Refuse: the store itself is not for callers."""
@@ -140,15 +133,15 @@ class CallersSession(Session):
 
     @contextmanager
     def forecast(self) -> Iterator[None]:
-        if not self._forecasts.acquire(timeout=FORECAST_WITHIN):
+        if not self.forecasts.acquire(timeout=FORECAST_WITHIN):
             raise StoreBusyError("other forecasts are being made", hint="ask again")
         try:
             yield
         finally:
-            self._forecasts.release()
+            self.forecasts.release()
 
     def submitter(self) -> Submitter:
-        line = self._line
+        line = self.line
         limits = tuple((name, line.limits[name]) for name in LIMITS if name in line.limits)
         now, taken = bootstrap.clock().now(), Inherited(line.umask, limits)
         return Submitter(self.user, now, Path(line.cwd), line.environ, taken)
@@ -167,24 +160,20 @@ def _stamps(options: Options) -> tuple[tuple[int, int] | None, ...]:
     return tuple(found)
 
 
-class CommandsOfCallers:
+class CommandsOfCallers(Struct, eq=False):
     """Runs commands for callers, in any thread."""
 
-    def __init__(
-        self,
-        options: Options,
-        run: Callable[..., int],
-        backend: Callable[[Caller], DirectBackend],
-        refused: Callable[[Caller, str, str], None],
-    ) -> None:
-        """`run` runs a command, as `gputui.cli.main` does; the others are those of the queue's owner."""
-        self._options = options
-        self._run = run
-        self._backend = backend
-        self._refused = refused
-        self._stamps = _stamps(options)
-        self._settings = settings_variables(os.environ)
-        self._forecasts = threading.Lock()
+    _options: Options
+    _run: Callable[..., int]
+    """Runs a command, as `gputui.cli.main` does."""
+    _backend: Callable[[Caller], DirectBackend]
+    _refused: Callable[[Caller, str, str], None]
+    _settings: Mapping[str, str] = field(default_factory=lambda: settings_variables(os.environ))
+    _forecasts: threading.Lock = field(default_factory=threading.Lock)
+    _stamps: tuple[tuple[int, int] | None, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._stamps = _stamps(self._options)
 
     def __call__(self, caller: Caller, line: CommandLine) -> CommandResult:
         place = thin.command_in(line.argv)
@@ -201,7 +190,9 @@ class CommandsOfCallers:
         if not is_set_alike or _stamps(self._options) != self._stamps:
             raise ParseLocallyError("the owner of the queue has other settings")
         said = CallersTerminal(line, lambda error: self._refused(caller, error.rule, _shown(words)))
-        session = CallersSession(self._options, caller, line, self._backend, self._forecasts)
+        session = CallersSession(
+            found=self._options, caller=caller, line=line, open=self._backend, forecasts=self._forecasts
+        )
         with terminal.of_caller(said), elsewhere():
             code = self._run(words, session, terminal_width=terminal.help_width())
         return CommandResult(code, said.pieces())

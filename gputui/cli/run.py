@@ -52,7 +52,7 @@ _SETTLED_WITHIN = 60.0
 class Status(Struct, kw_only=True):
     """Line on stderr that tells why a job waits: rewritten on a terminal, else printed when it changes."""
 
-    is_quiet: bool
+    is_quiet: bool = False
     _is_terminal: bool = field(default_factory=lambda: terminal.is_tty(terminal.ERR))
     _shown: str = ""
 
@@ -86,35 +86,24 @@ class Status(Struct, kw_only=True):
             discard(2)
 
 
-class Attendance:
-    """Attaches this terminal to one job. `is_owner`: this command submitted the job, and Ctrl-C ends it."""
+class Attendance(Struct, eq=False):
+    """Attaches this terminal to one job."""
 
-    def __init__(
-        self,
-        session: Session,
-        backend: DirectBackend,
-        job_id: JobId,
-        keys: str,
-        *,
-        is_owner: bool,
-        is_quiet: bool = False,
-        awaited: AwaitedChannel | None = None,
-    ) -> None:
-        """`awaited` are the streams of the next attempt, from its start on."""
-        self._session = session
-        self._backend = backend
-        self._id = job_id
-        self._keys = keys
-        self._is_owner = is_owner
-        self._is_quiet = is_quiet
-        self._status = Status(is_quiet=is_quiet)
-        self._is_stopping = False
-        self._was_attached: set[int] = set()
-        """Numbers of the attempts that this terminal has attached to."""
-        self._unreached_until: float | None = None
-        """Time on the monotonic clock until which a running attempt may be out of reach; None while it is not."""
-        self._awaited = awaited
-        self._await_again_at = float("-inf")
+    _session: Session
+    _backend: DirectBackend
+    _id: JobId
+    _keys: str
+    is_owner: bool
+    """True if this command submitted the job, and Ctrl-C ends it."""
+    status: Status = field(default_factory=Status)
+    awaited: AwaitedChannel | None = None
+    """Streams of the next attempt, from its start on."""
+    _is_stopping: bool = False
+    _was_attached: set[int] = field(default_factory=set)
+    """Numbers of the attempts that this terminal has attached to."""
+    _unreached_until: float | None = None
+    """Time on the monotonic clock until which a running attempt may be out of reach; None while it is not."""
+    _await_again_at: float = float("-inf")
 
     def run(self) -> int:
         try:
@@ -139,9 +128,9 @@ class Attendance:
         except Leaving as leaving:
             return leaving.exit_code
         finally:
-            self._status.clear()
-            if self._awaited is not None:
-                self._awaited.close()
+            self.status.clear()
+            if self.awaited is not None:
+                self.awaited.close()
 
     def _job(self) -> Job:
         return self._backend.job(self._id)
@@ -170,7 +159,7 @@ class Attendance:
             is_passing = words in _PASSING
             if not (NO_SCHEDULER in words or self._backend.is_scheduled()):
                 words, is_passing = f"{words}; {NO_SCHEDULER}", False
-            self._status.show(f"job {job.shown_id} {words}", is_passing=is_passing)
+            self.status.show(f"job {job.shown_id} {words}", is_passing=is_passing)
             changes.wait(time.monotonic() + _SHOWN_EVERY, signals.fileno(), *self._news())
             self._obey(signals)
             self._begun()
@@ -178,22 +167,22 @@ class Attendance:
     def _await_start(self) -> None:
         """Have the next start wait for this command, where one would; ask for that once a second at most."""
         now = time.monotonic()
-        if self._awaited is None and now >= self._await_again_at:
+        if self.awaited is None and now >= self._await_again_at:
             self._await_again_at = now + _AGAIN_EVERY
-            self._awaited = self._backend.await_start(self._id, self._keys)
+            self.awaited = self._backend.await_start(self._id, self._keys)
             self._begun()
 
     def _news(self) -> tuple[int, ...]:
-        return () if self._awaited is None else (self._awaited.fileno(),)
+        return () if self.awaited is None else (self.awaited.fileno(),)
 
     def _obey(self, signals: Signals) -> None:
         """Leave on a signal while the job waits, and cancel the job if this command submitted it. Raises Leaving."""
         number = next((number for number in signals.take() if number not in SHOWING), None)
         if number is None:
             return
-        if self._is_owner:
+        if self.is_owner:
             self._backend.act(Cancel((self._id,)))
-            self._status.say(f"job {self._id} is cancelled")
+            self.status.say(f"job {self._id} is cancelled")
         raise Leaving(number)
 
     # attaching
@@ -202,12 +191,12 @@ class Attendance:
         if job.state is JobState.CONFIGURING:
             self._await_start()
             if not job.spec.is_host:
-                self._status.show(f"job {job.shown_id} is starting", is_passing=True)
+                self.status.show(f"job {job.shown_id} is starting", is_passing=True)
         if (begun := self._begun()) is not None:
-            self._status.clear()
-            self._awaited = None
+            self.status.clear()
+            self.awaited = None
             return begun
-        if self._awaited is not None or (job.spec.is_host and job.state is JobState.CONFIGURING):
+        if self.awaited is not None or (job.spec.is_host and job.state is JobState.CONFIGURING):
             return None
         try:
             channel = self._backend.enter(job.id, Attach(self._keys))
@@ -221,24 +210,24 @@ class Attendance:
                 self._unreached_until = now + _SETTLED_WITHIN
             if not error.may_pass or now >= self._unreached_until:
                 raise
-            self._status.show(f"job {job.shown_id} cannot be reached: {error.what}; trying again", is_passing=True)
+            self.status.show(f"job {job.shown_id} cannot be reached: {error.what}; trying again", is_passing=True)
             return None
         except GputuiError:
             if self._job() != job:  # its state has changed meanwhile
                 return None
             raise
-        self._status.clear()
+        self.status.clear()
         self._unreached_until = None
         return channel
 
     def _begun(self) -> Channel | None:
         """Return the awaited streams once they have begun; forget them if there will be none."""
         try:
-            return None if self._awaited is None else self._awaited.channel()
+            return None if self.awaited is None else self.awaited.channel()
         except AccessError:
             raise
         except GputuiError:
-            self._awaited = None
+            self.awaited = None
             return None
 
     def _attend(self, number: int, channel: Channel, signals: Signals, changes: wait.Changes) -> int | None:
@@ -260,7 +249,7 @@ class Attendance:
                 if (lost := channel.exit_code()) is not None:
                     return lost
                 words = f"the connection to job {self._id} was lost, and the job keeps running: {self._again()}"
-                self._status.say(words)
+                self.status.say(words)
                 return 1
             channel, is_again = again, True
             if not channel.is_tty:  # earlier output is repeated
@@ -284,10 +273,10 @@ class Attendance:
                 if channel.exit_code() is None:
                     with suppress(GputuiError):
                         found = self._backend.enter(self._id, Attach(self._keys))
-                        self._status.clear()
+                        self.status.clear()
                         return found
-                    self._status.show(f"the connection to job {self._id} was lost; trying again", is_passing=True)
-        self._status.clear()
+                    self.status.show(f"the connection to job {self._id} was lost; trying again", is_passing=True)
+        self.status.clear()
         return None
 
     def _converse(self, channel: Channel, signals: Signals, output: Output, *, is_again: bool) -> int | None:
@@ -302,13 +291,13 @@ class Attendance:
             show=output.show,
         )
         try:
-            outcome = talk.run(redraw=is_again or not self._is_owner or len(self._was_attached) > 1)
+            outcome = talk.run(redraw=is_again or not self.is_owner or len(self._was_attached) > 1)
         except ClusterError as error:  # it was not reached, or has just ended
-            self._status.show(f"job {self._id} cannot be reached: {error.what}", is_passing=True)
+            self.status.show(f"job {self._id} cannot be reached: {error.what}", is_passing=True)
             return None
         except BrokenPipeError:
             discard_stdout()
-            self._status.say(f"nothing reads the output any more; job {self._id} keeps running: {self._again()}")
+            self.status.say(f"nothing reads the output any more; job {self._id} keeps running: {self._again()}")
             return 128 + signal.SIGPIPE
         finally:
             channel.close()
@@ -316,14 +305,14 @@ class Attendance:
             return None
         if outcome is Ending.DETACHED:
             terminal.echo(err=True)  # the cursor is behind the job's prompt
-            self._status.say(f"job {self._id} keeps running; `gputui attach {self._id}` attaches again")
+            self.status.say(f"job {self._id} keeps running; `gputui attach {self._id}` attaches again")
             return 0
         return talk.exit_code if outcome is Ending.HUNG_UP else self._left(talk.exit_code)
 
     def _left(self, code: int) -> int:
         """Say that the job goes on without this terminal; return the exit code."""
         state = "is still stopping" if self._is_stopping else "keeps running"
-        self._status.say(f"job {self._id} {state}: {self._again()}")
+        self.status.say(f"job {self._id} {state}: {self._again()}")
         return code
 
     def _again(self) -> str:
@@ -331,11 +320,11 @@ class Attendance:
 
     def _interrupted(self, number: int) -> None:
         """Ask the job to stop; the second time, or when the terminal is gone, leave."""
-        if number == signal.SIGHUP or not self._is_owner or self._is_stopping:
+        if number == signal.SIGHUP or not self.is_owner or self._is_stopping:
             raise Leaving(number)
         self._is_stopping = True
         self._backend.act(Cancel((self._id,)))
-        self._status.say(f"job {self._id} is stopping; Ctrl-C again leaves at once")
+        self.status.say(f"job {self._id} is stopping; Ctrl-C again leaves at once")
 
     # ends
 
@@ -345,16 +334,16 @@ class Attendance:
 
     def _ended(self, job: Job) -> int:
         """Show output that this terminal has not seen, and how the job ended; return its exit code."""
-        self._status.clear()
+        self.status.clear()
         attempt = job.attempt
         if attempt is not None and attempt.number not in self._was_attached and attempt.started_at is not None:
             try:
                 for is_error, piece in self._backend.output(job, attempt):
                     conversation.write_all(2 if is_error else 1, piece)
             except GputuiError as error:
-                self._status.say(str(error))
-        if job.state is not JobState.COMPLETED and not self._is_quiet:
-            self._status.say(wait.sentence(job))
+                self.status.say(str(error))
+        if job.state is not JobState.COMPLETED and not self.status.is_quiet:
+            self.status.say(wait.sentence(job))
         return wait.exit_code(job)
 
 
@@ -369,9 +358,8 @@ def waiting_words(snapshot: Snapshot, job: Job, start: datetime | None, now: dat
     return f"{told}; it should start at {local_time(start, now)}"
 
 
-def follow_output(backend: DirectBackend, job_id: JobId, *, is_quiet: bool) -> int:
+def follow_output(backend: DirectBackend, job_id: JobId, status: Status) -> int:
     """Show why the job waits, then its output; return its exit code. Ctrl-C cancels the job, a second one leaves."""
-    status = Status(is_quiet=is_quiet)
     try:
         with closing(wait.Changes(backend)) as changes:
             while not was_started(job := backend.job(job_id)):
@@ -387,21 +375,21 @@ def follow_output(backend: DirectBackend, job_id: JobId, *, is_quiet: bool) -> i
                 [_] = wait.wait_for(backend, (job_id,))
                 stream = backend.log(job_id)
             print_log(stream)
-        return _end(backend, job_id, status, is_quiet=is_quiet)
+        return _end(backend, job_id, status)
     except KeyboardInterrupt:
         name = backend.job(job_id).shown_id
         backend.act(Cancel((job_id,)))
         status.say(f"job {name} is stopping; Ctrl-C again leaves at once")
     try:
-        _end(backend, job_id, status, is_quiet=is_quiet)
+        _end(backend, job_id, status)
     except KeyboardInterrupt:
         status.say(f"job {name} is still stopping: `gputui show {name}`")
     return INTERRUPTED
 
 
-def _end(backend: DirectBackend, job_id: JobId, status: Status, *, is_quiet: bool) -> int:
+def _end(backend: DirectBackend, job_id: JobId, status: Status) -> int:
     [job] = wait.wait_for(backend, (job_id,))
-    if job.state is not JobState.COMPLETED and not is_quiet:
+    if job.state is not JobState.COMPLETED and not status.is_quiet:
         status.say(wait.sentence(job))
     return wait.exit_code(job)
 
@@ -485,9 +473,8 @@ def command(
     if asked.array:
         raise InputError("is for submit: run attaches to one job", where="--array")
     with session.backend() as backend:
-        runs_jobs = backend.about().caps.runs_jobs
-        is_attached = runs_jobs or stdin or is_tty
-        submission = asked
+        is_attached = backend.about().caps.runs_jobs or stdin or is_tty
+        submission, status = asked, Status(is_quiet=quiet)
         if is_attached:
             spec = replace(asked.spec, interactive=Interactive(stdin, is_tty))
             term = terminal.environ().get("TERM")
@@ -502,7 +489,7 @@ def command(
         if not is_attached:
             (job_id,) = backend.act(SubmitJobs((submission,))).ids
             confirm_times(f"job {job_id}", submission.spec, quiet=quiet)
-            return follow_output(backend, job_id, is_quiet=quiet)
+            return follow_output(backend, job_id, status)
         job_id, awaited = backend.submit_attached(submission, keys)
         confirm_times(f"job {job_id}", submission.spec, quiet=quiet)
-        return Attendance(session, backend, job_id, keys, is_owner=True, is_quiet=quiet, awaited=awaited).run()
+        return Attendance(session, backend, job_id, keys, is_owner=True, status=status, awaited=awaited).run()

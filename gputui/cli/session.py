@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui import bootstrap
@@ -36,28 +37,18 @@ def is_elsewhere(ctx: click.Context) -> bool:
     return bool(ctx.find_root().params.get("servers"))
 
 
-class Session:
+class Session(Struct, eq=False, dict=True):
     """State of one command: its options, and access to the store."""
 
-    def __init__(
-        self,
-        state: str | None = None,
-        config: str | None = None,
-        probe: str | None = None,
-        runtime: str | None = None,
-        *,
-        slow: bool = False,
-        key: str = "",
-    ) -> None:
-        """`key` is that of a request to an owner who did not answer; the command may have been carried out."""
-        self._state = state
-        self._config = config
-        self._probe = probe
-        self._runtime = runtime
-        self._slow = slow
-        self._key = key
-        self.command: str | None = None
-        """Name of the command, if there is one: some are refused in cluster mode."""
+    _state: str | None = None
+    _config: str | None = None
+    _probe: str | None = None
+    _runtime: str | None = None
+    slow: bool = False
+    key: str = ""
+    """Key of a request to an owner who did not answer; the command may have been carried out."""
+    command: str | None = None
+    """Name of the command, if there is one: some are refused in cluster mode."""
 
     @cached_property
     def options(self) -> Options:
@@ -71,7 +62,7 @@ class Session:
             from gputui.bootstrap import adapters
 
             adapters.check_probe(options)
-        if self._slow:
+        if self.slow:
             settings = options.settings
             console = replace(settings.console, slow=True)
             options = replace(options, settings=replace(settings, console=console))
@@ -81,8 +72,8 @@ class Session:
         return resolve(state=self._state, config=self._config, probe=self._probe, runtime=self._runtime)
 
     def opened(self, options: Options) -> DirectBackend:
-        if self._key:
-            return bootstrap.open_backend(options, terminal.tell, self._key)
+        if self.key:
+            return bootstrap.open_backend(options, terminal.tell, self.key)
         return bootstrap.ask_backend(options, terminal.tell)
 
     def submitter(self) -> Submitter:
