@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Any, Generic, TypeVar
@@ -213,27 +213,6 @@ class _Ledger(Struct, Generic[V], eq=False):
         return {key: values[key] for key, at in self._at.items() if at > number}, tuple(gone)
 
 
-class QueueChanges(Struct, frozen=True):
-    """Changes of the queue since a number, the same for every caller; fields of the snapshot are not among them."""
-
-    jobs: Sequence[Job]
-    gone: tuple[JobId, ...] = ()
-    order: tuple[int, int, tuple[JobId, ...]] | None = None
-    reasons: Mapping[JobId, Reason] = {}
-    no_reason: tuple[JobId, ...] = ()
-    starts: tuple[tuple[JobId, Any], ...] = ()
-    no_start: tuple[JobId, ...] = ()
-
-    def update(self, jobs: Iterable[Raw], fields: Mapping[str, Raw], reasons: Mapping[JobId, Reason]) -> SnapshotUpdate:
-        """Return them as a message, with the jobs, fields and reasons as a caller sees them."""
-        jobs_of: dict[Reason, list[JobId]] = {}
-        for job_id, reason in reasons.items():
-            jobs_of.setdefault(reason, []).append(job_id)
-        grouped = tuple((Raw(own_json(each)), tuple(ids)) for each, ids in jobs_of.items())
-        starts = (self.starts, self.no_start)
-        return SnapshotUpdate(fields, tuple(jobs), self.gone, self.order, grouped, self.no_reason, *starts)
-
-
 class Tracker(Struct, eq=False):
     """Keeps the last snapshot, and since when each part of it is as it is. For one thread."""
 
@@ -284,15 +263,24 @@ class Tracker(Struct, eq=False):
         """Return whether the changes since a number are known."""
         return self.number - KEPT <= number <= self.number
 
-    def since(self, number: int) -> QueueChanges:
-        """Return the changes since a number; -1: everything."""
+    def since(self, number: int, see: Callable[[Job, Reason], Reason]) -> tuple[Sequence[Job], SnapshotUpdate]:
+        """Return the jobs that have come since a number, and what else has changed but for fields; -1: everything.
+
+        `see` returns the reason of a job as the receiver may see it.
+        """
         jobs, gone = self._jobs.since(number, self.number)
         reasons, no_reason = self._reasons.since(number, self.number)
         starts, no_start = self._starts.since(number, self.number)
         order = None
         if self._order[0] > number:
             order = self._step if number >= self._before else (0, _ALL, tuple(self._order[1]))
-        return QueueChanges(list(jobs.values()), gone, order, reasons, no_reason, tuple(starts.items()), no_start)
+        present, ids_of = self._jobs.values, dict[Reason, list[JobId]]()
+        for job_id, reason in reasons.items():
+            if job_id in present:
+                ids_of.setdefault(see(present[job_id], reason), []).append(job_id)
+        told = tuple((Raw(own_json(each)), tuple(ids)) for each, ids in ids_of.items())
+        moved = tuple(starts.items()), no_start
+        return list(jobs.values()), SnapshotUpdate({}, (), gone, order, told, no_reason, *moved)
 
 
 class FieldTracker(Struct, eq=False):

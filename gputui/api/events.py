@@ -314,19 +314,15 @@ class EventHub:
         # of the jobs only those that have changed are looked at
         seen = self._sight.snapshot(replace(whole, jobs=()), audience.caller)
         audience.fields.take(seen, upto, whole, self._shared)
-        changes = self._tracker.since(number)
-        fields = audience.fields.since(number)
-        present, see, caller = self._tracker.present, self._sight.reason, audience.caller
-        reasons = {key: see(present[key], each, caller) for key, each in changes.reasons.items() if key in present}
-        made = self._parts(changes.jobs, caller, lambda jobs: changes.update(jobs, fields, reasons), upto)
-        if number < 0 or len(changes.jobs) > 1000:
+        caller = audience.caller
+        jobs, rest = self._tracker.since(number, lambda job, reason: self._sight.reason(job, reason, caller))
+        made = self._parts(jobs, caller, replace(rest, fields=audience.fields.since(number)), upto)
+        if number < 0 or len(jobs) > 1000:
             return made
         audience.frames = (number, upto, list(made))
         return audience.frames[2]
 
-    def _parts(
-        self, jobs: Iterable[Job], caller: Caller, last: Callable[[list[Raw]], SnapshotUpdate], number: int
-    ) -> Iterator[bytes]:
+    def _parts(self, jobs: Iterable[Job], caller: Caller, last: SnapshotUpdate, number: int) -> Iterator[bytes]:
         """Yield frames of about a mebibyte: partial ones with jobs, then the rest, whose id the client keeps."""
         part: list[Raw] = []
         room = PART
@@ -342,7 +338,7 @@ class EventHub:
                 part, room = [], PART
             part.append(Raw(data))
             room -= len(data)
-        yield frame("snapshot", own_json(last(part)), f"{self._term}-{number}")
+        yield frame("snapshot", own_json(replace(last, jobs=tuple(part))), f"{self._term}-{number}")
 
     def _events_since(self, number: int, kinds: frozenset[str], audience: _Audience) -> Iterator[bytes]:
         sight, caller = self._sight, audience.caller

@@ -28,9 +28,9 @@ class Encoder:
         tracker = self._tracker
         tracker.take(snapshot)
         self._fields.take(snapshot, tracker.number, snapshot, {})
-        changes, fields = tracker.since(self._sent), self._fields.since(self._sent)
-        self._sent = tracker.number
-        return changes.update([Raw(own_json(each)) for each in changes.jobs], fields, changes.reasons)
+        jobs, rest = tracker.since(self._sent, lambda _, reason: reason)
+        fields, self._sent = self._fields.since(self._sent), tracker.number
+        return replace(rest, jobs=tuple(Raw(own_json(each)) for each in jobs), fields=fields)
 
 
 def sent(encoder: Encoder, snapshot: Snapshot) -> bytes:
