@@ -49,8 +49,7 @@ class Reply(Struct, frozen=True):
 
 
 class Prepared(Struct, frozen=True):
-    head: bytes
-    body: bytes
+    data: bytes
     may_repeat: bool
 
 
@@ -62,30 +61,22 @@ def new_key() -> str:
     return os.urandom(16).hex()
 
 
-class Patience:
+class Patience(Struct, eq=False):
     """Time that a request may take, over all of its tries."""
 
-    def __init__(
-        self,
-        limit: float,
-        tell: Callable[[str], object],
-        name: Callable[[Server], tuple[str, str]],
-        waited: float = 0.0,
-    ) -> None:
-        """`name` returns the name of the owner for a sentence, and what helps if it hangs.
-
-        `waited` are the seconds that the user has waited already.
-        """
-        self._began = time.monotonic() - waited
-        self._limit = limit
-        self._tell = tell
-        self._name = name
-        self._is_told = False
-        self.server = Server()
+    _limit: float
+    _tell: Callable[[str], object]
+    _name: Callable[[Server], tuple[str, str]]
+    """Returns the name of the owner for a sentence, and what helps if it hangs."""
+    _waited: float = 0.0
+    """Seconds that the user has waited already."""
+    server: Server = Server()
+    _began: float = field(default_factory=time.monotonic)
+    _is_told: bool = False
 
     @property
     def elapsed(self) -> float:
-        return time.monotonic() - self._began
+        return time.monotonic() - self._began + self._waited
 
     def step(self) -> float:
         """Return the seconds until `passed` has something to do."""
@@ -131,7 +122,7 @@ def cure_of(pid: int) -> str:
 class Exchange(Struct, eq=False):
     """An answer that is read from a connection, and its body in parts."""
 
-    _wire: Wire
+    wire: Wire
     _patience: Patience
     _read: bytearray = field(default_factory=bytearray)
     status: int = 0
@@ -146,9 +137,9 @@ class Exchange(Struct, eq=False):
         left = memoryview(request)
         with contextlib.suppress(ConnectionError):
             while left:
-                self._wire.wait_for(self._patience.step())
+                self.wire.wait_for(self._patience.step())
                 try:
-                    left = left[self._wire.send(left) :]
+                    left = left[self.wire.send(left) :]
                 except SilenceError:
                     self._patience.passed()
         version, _, rest = self._line().partition(b" ")
@@ -167,8 +158,8 @@ class Exchange(Struct, eq=False):
         while True:
             step = self._patience.step()
             try:
-                self._wire.wait_for(step)
-                data = self._wire.receive()
+                self.wire.wait_for(step)
+                data = self.wire.receive()
             except SilenceError:
                 self._patience.passed()
                 continue
@@ -255,7 +246,6 @@ class _Silence(Patience):
 class ByteStream(Struct, eq=False):
     """Parts of an answer without an end. Iterate in one thread; close from any."""
 
-    _wire: Wire
     exchange: Exchange
 
     def __iter__(self) -> Iterator[bytes]:
@@ -267,45 +257,33 @@ class ByteStream(Struct, eq=False):
             self.close()
 
     def close(self) -> None:
-        self._wire.close()
+        self.exchange.wire.close()
 
 
-class ApiClient:
+class ApiClient(Struct, eq=False):
     """Asks the owner of one queue. Methods block, may be called from any thread, and raise GputuiError.
 
     NoOwnerError: nobody owns the queue now. After a request that was sent, the caller may carry it out itself, with the
     same key. StoreBusyError: the owner did not answer in time.
     """
 
-    def __init__(
-        self,
-        dial: Dial,
-        *,
-        patience: float = 60.0,
-        tell: Callable[[str], object] = lambda _: None,
-        name: Callable[[Server], tuple[str, str]] = plain_name,
-        headers: Mapping[str, str] | None = None,
-        absence: float = 0.0,
-        waited: float = 0.0,
-        keep: float = 1.0,
-    ) -> None:
-        """`tell` is called with a sentence while a request waits; `name` as for `Patience`; `headers` go with all.
-
-        `absence` is for how many seconds a next owner is waited for, once one has answered. `waited` as for `Patience`.
-        `keep` is for how many seconds an idle connection serves the next request: later the server may be closing it.
-        """
-        self._dial = dial
-        self._keep = keep
-        self._waited = waited
-        self._limit = patience
-        self._absence = absence
-        self._was_owned = False
-        self._tell = tell
-        self._name = name
-        self._headers = "".join(f"{key}: {value}\r\n" for key, value in (headers or {}).items())
-        self._idle: list[tuple[float, Wire]] = []
-        self._lock = threading.Lock()
-        self._is_closed = False
+    _dial: Dial
+    patience: float = 60.0
+    tell: Callable[[str], object] = lambda _: None
+    """Called with a sentence while a request waits."""
+    name: Callable[[Server], tuple[str, str]] = plain_name
+    """As of `Patience`, like `waited`."""
+    headers: Mapping[str, str] = {}
+    """Go with all requests."""
+    absence: float = 0.0
+    """Seconds for which a next owner is waited for, once one has answered."""
+    waited: float = 0.0
+    keep: float = 1.0
+    """Seconds for which an idle connection serves the next request: later the server may be closing it."""
+    _was_owned: bool = False
+    _idle: list[tuple[float, Wire]] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _is_closed: bool = False
 
     def close(self) -> None:
         self._is_closed = True
@@ -325,15 +303,15 @@ class ApiClient:
                 text = str(value).lower() if isinstance(value, bool) else str(value)
                 words.append(f"{name}={quote(text, safe='')}")
         target = quote(path, safe="/") + (f"?{'&'.join(words)}" if words else "")
-        head = f"{method} {target} HTTP/1.1\r\nHost: gputui\r\nGputui-Api: {API}\r\n{self._headers}"
+        head = f"{method} {target} HTTP/1.1\r\nHost: gputui\r\nGputui-Api: {API}\r\n"
         if body is not None:
             head += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n"
         elif method != "GET":
             head += "Content-Length: 0\r\n"
         if key:
             head += f"Idempotency-Key: {key}\r\n"
-        head += "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        return Prepared(head.encode("latin-1") + b"\r\n", data, bool(key) or method == "GET")
+        head += "".join(f"{name}: {value}\r\n" for name, value in (*self.headers.items(), *headers.items()))
+        return Prepared(head.encode("latin-1") + b"\r\n" + data, bool(key) or method == "GET")
 
     def ask(
         self,
@@ -369,9 +347,9 @@ class ApiClient:
         """Return the whole answer to a request; an error that it tells is raised."""
         message = self._message(method, path, body, query or {}, key, headers or {})
 
-        def finish(wire: Wire, exchange: Exchange) -> Reply:
+        def finish(exchange: Exchange) -> Reply:
             reply = Reply(exchange.status, exchange.headers, exchange.body())
-            self._put_back(wire, exchange)
+            self._put_back(exchange)
             return reply
 
         return self._tried(message, finish)
@@ -386,9 +364,9 @@ class ApiClient:
     ) -> ByteStream:
         """Open an answer without an end, which is cut after so many seconds without a part."""
 
-        def finish(wire: Wire, exchange: Exchange) -> ByteStream:
+        def finish(exchange: Exchange) -> ByteStream:
             exchange.endless(silence)
-            return ByteStream(wire, exchange)
+            return ByteStream(exchange)
 
         return self._tried(self._message("GET", path, None, query or {}, "", headers or {}), finish)
 
@@ -405,28 +383,27 @@ class ApiClient:
         """Turn a new connection into a stream; return its socket, and what came behind the answer already."""
         more = {"Connection": "Upgrade", "Upgrade": protocol}
 
-        def finish(wire: Wire, exchange: Exchange) -> tuple[socket.socket, bytes]:
+        def finish(exchange: Exchange) -> tuple[socket.socket, bytes]:
             if exchange.status != 101:
-                wire.close()
                 raise GputuiError("the owner of the queue opened no stream", hint=VERSIONS)
-            return wire.detach(), exchange.take_rest()
+            return exchange.wire.detach(), exchange.take_rest()
 
         return self._tried(self._message(method, path, body, query or {}, key, more), finish)
 
     # tries
 
-    def _tried(self, message: Prepared, finish: Callable[[Wire, Exchange], T]) -> T:
-        patience, pause = Patience(self._limit, self._tell, self._name, self._waited), _FIRST_PAUSE
+    def _tried(self, message: Prepared, finish: Callable[[Exchange], T]) -> T:
+        patience, pause = Patience(self.patience, self.tell, self.name, self.waited), _FIRST_PAUSE
         while True:
             wire = self._idle_wire() or self._dialled(patience)
             patience.server = wire.server
             exchange = Exchange(wire, patience)
             try:
-                exchange.begin(message.head + message.body)
+                exchange.begin(message.data)
                 if exchange.status < 400:
-                    return finish(wire, exchange)
+                    return finish(exchange)
                 body = exchange.body()
-                self._put_back(wire, exchange)
+                self._put_back(exchange)
             except _CutError:
                 wire.close()
                 if not message.may_repeat:
@@ -448,7 +425,7 @@ class ApiClient:
         with self._lock:
             while self._idle:
                 kept_at, wire = self._idle.pop()
-                if time.monotonic() - kept_at < self._keep:
+                if time.monotonic() - kept_at < self.keep:
                     return wire
                 wire.close()
         return None
@@ -460,7 +437,7 @@ class ApiClient:
             except SilenceError:
                 patience.passed()
             except NoOwnerError:
-                if not self._was_owned or patience.elapsed >= self._absence:
+                if not self._was_owned or patience.elapsed >= self.absence:
                     raise
                 patience.pause(_LONGEST_PAUSE)
             except OSError as error:
@@ -469,16 +446,16 @@ class ApiClient:
                 self._was_owned = True
                 return wire
 
-    def _put_back(self, wire: Wire, exchange: Exchange) -> None:
+    def _put_back(self, exchange: Exchange) -> None:
         """Keep a connection for another request, if it can carry one after the body was read."""
         headers = exchange.headers
         is_framed = "content-length" in headers or "transfer-encoding" in headers
         may_stay = is_framed and headers.get("connection", "").lower() != "close" and not exchange.has_rest
         with self._lock:
             if may_stay and len(self._idle) < _MOST_IDLE and not self._is_closed:
-                self._idle.append((time.monotonic(), wire))
+                self._idle.append((time.monotonic(), exchange.wire))
                 return
-        wire.close()
+        exchange.wire.close()
 
 
 VERSIONS = "the owner may run another gputui: restart it with this one"

@@ -224,23 +224,23 @@ def test_a_console_acts_through_the_owner_until_it_schedules_itself(served: Serv
         assert backend.job(job_id).priority == 40
 
 
-class Ending(ApiClient):
+class Ending(ApiClient, kw_only=True):
     """Client of an owner who ends when he has carried out the first request, before he has answered."""
 
-    def __init__(self, options: Options) -> None:
-        super().__init__(to_sockets([options.state / "api.sock"]))
-        self._options = options
+    options: Options
 
     def request(self, method: str, path: str, body: Any = None, *, key: str = "", **_: Any) -> Reply:
         caller = replace(bootstrap.caller(), key=stored_key(key, method, path, {}, body))
-        with closing(LocalBackend(self._options, caller=caller)) as owner:
+        with closing(LocalBackend(self.options, caller=caller)) as owner:
             owner.act(decode_json(body, Action))
         raise NoOwnerError("he has ended")
 
 
 def test_what_an_owner_did_before_he_ended_is_not_done_again_and_the_next_thing_is(options: Options) -> None:
     opened = partial(bootstrap.open_backend, options, None)
-    with closing(ApiBackend(Ending(options), instead=opened)) as backend:
+    with closing(
+        ApiBackend(Ending(to_sockets([options.state / "api.sock"]), options=options), instead=opened)
+    ) as backend:
         backend.described = ABOUT
         submit = SubmitJobs((Submission(spec(image=None), held=True),))
         [first] = backend.act(submit).ids
