@@ -74,17 +74,16 @@ def limits_for(descriptors: int) -> Limits:
     return replace(LIMITS, connections=connections, of_users=max(connections // 2, connections - left))
 
 
-class Allowance:
+class Allowance(Struct, eq=False):
     """Connections and request rate of one user."""
 
-    def __init__(self, limits: Limits, *, is_operator: bool) -> None:
-        self.is_operator = is_operator
-        self.connections = 0
-        self._limits = limits
-        self.turn = asyncio.Semaphore(limits.at_once)
-        """Held while a request is answered."""
-        self._tokens = float(limits.burst)
-        self._seen_at = time.monotonic()
+    _limits: Limits
+    is_operator: bool
+    turn: asyncio.Semaphore
+    """Held while a request is answered."""
+    _tokens: float
+    _seen_at: float = field(default_factory=time.monotonic)
+    connections: int = 0
 
     @property
     def is_idle(self) -> bool:
@@ -110,8 +109,6 @@ class Allowances(Struct, eq=False):
 
     _limits: Limits
     _allowances: dict[tuple[int, bool], Allowance] = field(default_factory=dict)
-    connections: int = 0
-    _of_users: int = 0
 
     def find(self, uid: int, *, is_operator: bool) -> Allowance:
         key = uid, is_operator
@@ -120,7 +117,8 @@ class Allowances(Struct, eq=False):
                 self._allowances = {
                     each: allowance for each, allowance in self._allowances.items() if not allowance.is_idle
                 }
-            found = self._allowances[key] = Allowance(self._limits, is_operator=is_operator)
+            turn, tokens = asyncio.Semaphore(self._limits.at_once), float(self._limits.burst)
+            found = self._allowances[key] = Allowance(self._limits, is_operator, turn, tokens)
         return found
 
     def refusal(self, allowance: Allowance) -> str:
@@ -128,20 +126,12 @@ class Allowances(Struct, eq=False):
         limits = self._limits
         if allowance.connections >= (limits.of_operator if allowance.is_operator else limits.of_user):
             return f"you have {allowance.connections} connections open, the most for one user"
-        is_full = self.connections >= limits.connections
-        if is_full or (not allowance.is_operator and self._of_users >= limits.of_users):
-            return f"{self.connections} connections are open, the most for all users"
+        present = self._allowances.values()
+        count = sum(each.connections for each in present)
+        of_users = sum(each.connections for each in present if not each.is_operator)
+        if count >= limits.connections or (not allowance.is_operator and of_users >= limits.of_users):
+            return f"{count} connections are open, the most for all users"
         return ""
-
-    def enter(self, allowance: Allowance) -> None:
-        allowance.connections += 1
-        self.connections += 1
-        self._of_users += not allowance.is_operator
-
-    def leave(self, allowance: Allowance) -> None:
-        allowance.connections -= 1
-        self.connections -= 1
-        self._of_users -= not allowance.is_operator
 
 
 T = TypeVar("T")
@@ -194,36 +184,31 @@ PIECE = 256 << 10
 """Bytes that are passed to the kernel at a time."""
 
 
-class Buffer:
+class Buffer(Struct, eq=False):
     """Parts of an answer without an end: any thread puts them, the server's loop takes them."""
 
-    def __init__(self, most: int) -> None:
-        """A part is taken as long as no more than `most` bytes wait before it; its own size does not count."""
-        self._most = most
-        self._lock = threading.Lock()
-        self._parts: deque[memoryview] = deque()
-        self._unsent = 0
-        self._is_over = False
-        self._is_told = False
-        self._loop = asyncio.get_running_loop()
-        self._wake = asyncio.Event()
-        self.is_cut = False
-        """True once the client was too slow, or the answer failed: it has no end."""
-        self.cut = asyncio.Event()
-        """Set in the loop soon after that."""
-
-    @property
-    def waiting(self) -> int:
-        return self._unsent
+    _most: int
+    """A part is taken as long as no more bytes wait before it; its own size does not count."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _parts: deque[memoryview] = field(default_factory=deque)
+    waiting: int = 0
+    _is_over: bool = False
+    _is_told: bool = False
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    is_cut: bool = False
+    """True once the client was too slow, or the answer failed: it has no end."""
+    cut: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set in the loop soon after that."""
 
     def send(self, data: bytes) -> bool:
         with self._lock:
             if self._is_over:
                 return False
-            is_too_slow = self._unsent > self._most
+            is_too_slow = self.waiting > self._most
             if data and not is_too_slow:
                 self._parts.append(memoryview(data))
-                self._unsent += len(data)
+                self.waiting += len(data)
         if is_too_slow:
             self.cut_off()
         self._tell()
@@ -265,7 +250,7 @@ class Buffer:
 
     def sent(self, size: int) -> None:
         with self._lock:
-            self._unsent -= size
+            self.waiting -= size
 
 
 PROC = Path("/proc")

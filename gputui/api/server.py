@@ -19,6 +19,7 @@ from http import HTTPStatus
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import h11
+from msgspec import Struct, field
 
 from gputui.api import connections
 from gputui.api.connections import LIMITS, OF_NAMESPACES, PIECE, Allowance, Allowances, Buffer, Limits, Pool
@@ -206,12 +207,12 @@ class DoorServer:
             accepted.close()
             return
         accepted.setblocking(False)
-        connection = _ServedClient(self, accepted, peer, allowance)
-        self._allowances.enter(allowance)
+        connection = _ServedClient(self, self.limits, accepted, peer, allowance)
+        allowance.connections += 1
 
         def forget(_: asyncio.Task[None]) -> None:
             self._connections.pop(connection, None)
-            self._allowances.leave(allowance)
+            allowance.connections -= 1
 
         task = asyncio.create_task(connection.serve())
         self._connections[connection] = task
@@ -225,22 +226,21 @@ def _refuse(accepted: socket.socket, answer: Response) -> None:
         accepted.send(b"".join(_parts(answer, h11.Connection(h11.SERVER))))
 
 
-class _ServedClient:
+class _ServedClient(Struct, eq=False):
     """Connection of one client."""
 
-    def __init__(self, server: DoorServer, connection: socket.socket, peer: Peer, allowance: Allowance) -> None:
-        self._server = server
-        self._limits = server.limits
-        self._socket = connection
-        self._peer = peer
-        self._allowance = allowance
-        self._received = b""
-        """Bytes behind the last request."""
-        self._protocol = h11.Connection(h11.SERVER)
-        self._is_answering = False
-        """True while a request is being answered; a stream is not waited for."""
-        self._awaited_until = time.monotonic() + FIRST_WITHIN
-        self.is_streaming = False
+    _server: DoorServer
+    _limits: Limits
+    _socket: socket.socket
+    _peer: Peer
+    _allowance: Allowance
+    _received: bytes = b""
+    """Bytes behind the last request."""
+    _protocol: h11.Connection = field(default_factory=partial(h11.Connection, h11.SERVER))
+    _is_answering: bool = False
+    """True while a request is being answered; a stream is not waited for."""
+    _awaited_until: float = field(default_factory=lambda: time.monotonic() + FIRST_WITHIN)
+    is_streaming: bool = False
 
     @property
     def is_busy(self) -> bool:
