@@ -49,12 +49,6 @@ MOST_QUESTIONS = 8
 """Maximum number of questions that wait for their answers."""
 
 
-class _Remembered(Struct, frozen=True):
-    value: Any
-    """None: there is none."""
-    until: float
-
-
 class AccountNames(Struct, eq=False, kw_only=True):
     """Names, ids and groups of accounts. Safe to use from any thread; each answer is remembered for some minutes.
 
@@ -70,7 +64,8 @@ class AccountNames(Struct, eq=False, kw_only=True):
     gid_of: Callable[[str], int] = lambda name: grp.getgrnam(name).gr_gid
     groups_of: Callable[[str], tuple[int, ...]] = lambda name: tuple(os.getgrouplist(name, pwd.getpwnam(name).pw_gid))
     _lock: threading.Condition = field(default_factory=threading.Condition)
-    _known: dict[Hashable, _Remembered] = field(default_factory=dict)
+    _known: dict[Hashable, tuple[Any, float]] = field(default_factory=dict)
+    """Answers, None where there is none, and until when they are taken."""
     _asked: set[Hashable] = field(default_factory=set)
     _paused_until: float = 0.0
 
@@ -105,21 +100,20 @@ class AccountNames(Struct, eq=False, kw_only=True):
             with suppress(Exception):  # a border: who asks waits, and a database of accounts may be anybody's
                 value, kept = ask(), KEPT
             with self._lock:
-                self._known[about] = _Remembered(value, self.now() + kept)
+                self._known[about] = (value, self.now() + kept)
                 self._asked.discard(about)
                 self._lock.notify_all()
 
         with self._lock:
             now, known = self.now(), self._known.get(about)
-            if known is not None and now < known.until:
-                return known.value
+            if known is not None and now < known[1]:
+                return known[0]
             if about not in self._asked and len(self._asked) < MOST_QUESTIONS:
                 self._asked.add(about)
                 threading.Thread(target=work, name="accounts", daemon=True).start()
             if now >= self._paused_until and not self._lock.wait_for(lambda: about not in self._asked, self.patience):
                 self._paused_until = self.now() + PAUSE
-            found = self._known.get(about)
-            return found.value if found is not None else None
+            return self._known[about][0] if about in self._known else None
 
 
 VIA = "gputui-via"
@@ -154,25 +148,18 @@ def via_of(headers: Mapping[str, str]) -> str:
     return word if _VIA.fullmatch(word := headers.get(VIA, "")) else ""
 
 
-class Callers:
+class Callers(Struct, eq=False):
     """Finds the caller of a request. Safe to use from any thread."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        owner: int,
-        store_id: str,
-        jobs: Callable[[], Iterable[Job]],
-        names: AccountNames,
-        own_cgroup: str = "",
-    ) -> None:
-        """`owner` is the uid of the state directory, `jobs` returns those of the queue.
-
-        `own_cgroup` is the text of this process's /proc/self/cgroup: who shares its container is in none.
-        """
-        self._settings, self._owner, self._store_id = settings, owner, store_id
-        self._jobs, self._names = jobs, names
-        self._own = whereabouts_of(own_cgroup, store_id)
+    _settings: Settings
+    _owner: int
+    """Uid of the state directory."""
+    _store_id: str
+    _jobs: Callable[[], Iterable[Job]]
+    """Returns those of the queue."""
+    _names: AccountNames
+    _own: Whereabouts
+    """Place of this process: who shares its container is in none."""
 
     def caller_of(self, peer: Peer, headers: Mapping[str, str]) -> Caller:
         """Return who asks; of the headers only names for the audit are believed, and root's word whom it acts for."""

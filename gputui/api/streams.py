@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from datetime import UTC, datetime
+from functools import partial
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gputui.api.client import ApiClient, ByteStream
 from gputui.api.deltas import SnapshotDecoder, SnapshotUpdate
@@ -220,12 +221,11 @@ def events_of(parts: Iterable[bytes]) -> Iterator[tuple[str, str, bytes]]:
             data = data + b"\n" + value if data else value
 
 
-class EventWatch:
+class EventWatch(Struct, eq=False, weakref=True):
     """Descriptor that becomes readable with each news of a follower; see `ports.store.StoreWatch`."""
 
-    def __init__(self) -> None:
-        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._lock = threading.Lock()
+    _fd: int = field(default_factory=partial(os.eventfd, 0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def tell(self) -> None:
         with self._lock, suppress(BlockingIOError):

@@ -241,7 +241,7 @@ def make_services(
 ) -> OwnerServices:
     """Return what the handlers of the door need of this process; `commands` makes what runs commands for callers."""
     from gputui.api.handlers import OwnerServices
-    from gputui.api.rights import AccountNames, Callers, Visibility
+    from gputui.api.rights import AccountNames, Callers, Visibility, whereabouts_of
     from gputui.bootstrap.backend import LocalBackend, Owned
 
     settings, own_cgroup = options.settings, Path("/proc/self/cgroup").read_text(errors="replace")
@@ -251,7 +251,7 @@ def make_services(
         store.store_id,
         lambda: store.jobs().values(),
         names := AccountNames(),
-        own_cgroup,
+        whereabouts_of(own_cgroup, store.store_id),
     )
     visibility = Visibility(settings.access)
     owned = Owned(store, lambda: feed.latest, visibility, names.number)

@@ -34,7 +34,7 @@ def accounts() -> AccountNames:
 
 
 def callers(jobs: Iterable[Job] = (), settings: Settings = SETTINGS, own: str = "0::/system.slice/x") -> Callers:
-    return Callers(settings, OWNER, STORE, lambda: jobs, accounts(), own)
+    return Callers(settings, OWNER, STORE, lambda: jobs, accounts(), whereabouts_of(own, STORE))
 
 
 def ask(

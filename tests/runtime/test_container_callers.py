@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.api import connections
-from gputui.api.rights import SUDO_UID, AccountNames, Callers
+from gputui.api.rights import SUDO_UID, AccountNames, Callers, whereabouts_of
 from gputui.domain.access import Caller, Role
 from gputui.domain.job import Job
 from gputui.domain.settings import AccessSettings, Settings
@@ -70,7 +70,7 @@ def ask(engine: Dockerd, door: socket.socket) -> Iterator[Ask]:
 
 
 def callers(jobs: list[Job]) -> Callers:
-    own = Path("/proc/self/cgroup").read_text()
+    own = whereabouts_of(Path("/proc/self/cgroup").read_text(), "a" * 12)
     return Callers(Settings(access=AccessSettings(users=("*",))), 0, "a" * 12, lambda: jobs, AccountNames(), own)
 
 
