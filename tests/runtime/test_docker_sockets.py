@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,3 +74,22 @@ def test_a_call_that_trickles_is_aborted_at_its_total_time(tmp_path: Path) -> No
     assert connection.call(lambda client: client.version(), patient=False)["Version"]
     connection.close()
     engine.close()
+
+
+def test_many_foreign_containers_take_longer_than_one_request_may(tmp_path: Path) -> None:
+    engine, slow = StandInEngine(tmp_path / "d.sock"), timedelta(seconds=0.5)
+    for number in range(12):
+        engine.runs(f"{number:064x}")
+        engine.created[f"{number:064x}"]["HostConfig"] = {
+            "DeviceRequests": [{"DeviceIDs": ["0"], "Capabilities": [["gpu"]]}]
+        }
+    whole = engine.answer
+
+    def late(handler: Handler, path: str, query: dict[str, str], body: dict[str, Any]) -> None:
+        engine.stopped.wait(0.05 if path.startswith("/containers/0") else 0)
+        whole(handler, path, query, body)
+
+    engine.answer = late  # type: ignore[method-assign]
+    runtime = DockerRuntime("store0000000", RuntimeSettings(docker_host=engine.url, docker_timeout=slow), FakeClock())
+    with closing(engine), closing(runtime):
+        assert len(runtime.foreign()) == 12

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -523,15 +524,18 @@ class ContainerCache(Struct, eq=False):
             return self.outages.judge(record, self.booted_at)
         return judged
 
-    def foreign(self, client: APIClient, default_runtime: str) -> tuple[ForeignContainer, ...]:
-        listed = client.containers()
+    def foreign(
+        self, call: Callable[[Callable[[APIClient], Any]], Any], default_runtime: str
+    ) -> tuple[ForeignContainer, ...]:
+        """Return the foreign containers; `call` makes each request alone, since hundreds take longer than one may."""
+        listed = call(lambda client: client.containers())
         labelled = ((each["Id"], each.get("Labels") or {}) for each in listed)
         others = [ident for ident, labels in labelled if labels.get(STORE) != self._store_id]
         found = []
         for container_id in others:
             with self._lock:
                 is_known, one = container_id in self._foreign, self._foreign.get(container_id)
-            if not is_known and (inspected := by_name(client, container_id)) is not None:
+            if not is_known and (inspected := call(partial(by_name, name=container_id))) is not None:
                 one = foreign_of(inspected, default_runtime)
                 one = one and replace(one, started_at=self._here(one.started_at))
                 with self._lock:

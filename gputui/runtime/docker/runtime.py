@@ -495,7 +495,7 @@ class DockerRuntime:
 
     def foreign(self) -> tuple[ForeignContainer, ...]:
         facts = self._current_facts()
-        found = self._call(lambda client: self._cache.foreign(client, facts.default_runtime))
+        found = self._cache.foreign(self._call, facts.default_runtime)
         others = tuple(each for each in found if each.store)
         if others != self._others:
             self._others = others
