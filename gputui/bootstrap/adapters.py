@@ -33,7 +33,7 @@ def engine_book(options: Options) -> EngineBook:
         # only one that no other user could have prepared: images are pulled there with credentials
         is_own = {options.state.stat().st_uid, book.path.lstat().st_uid} <= {0, os.geteuid()}
         if is_own and not options.settings.runtime.docker_host and (engine := book.read()):
-            use_recorded(engine)
+            use_recorded(engine, book.path)
     return book
 
 

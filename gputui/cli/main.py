@@ -322,11 +322,12 @@ def run(arguments: Sequence[str], session: Session | str | None = None, **more: 
         terminal.echo(error.format_message(), err=True)
         return error.exit_code
     except click.ClickException as error:
-        if isinstance(error, click.NoSuchOption) and error.possibilities and error.ctx:
-            hidden = {name for each in error.ctx.command.params if getattr(each, "hidden", False) for name in each.opts}
-            error.possibilities[:] = [name for name in error.possibilities if name not in hidden]
-        message = error.format_message().strip()
+        message = error.message if isinstance(error, click.NoSuchOption) else error.format_message().strip()
         message = message[:1].lower() + message[1:].rstrip(".")
+        if isinstance(error, click.NoSuchOption) and error.ctx:
+            hidden = {name for each in error.ctx.command.params if getattr(each, "hidden", False) for name in each.opts}
+            if meant := " or ".join(name for name in error.possibilities or () if name not in hidden):
+                message += f" (did you mean {meant}?)"
         if isinstance(error, click.UsageError) and error.ctx is not None and not message.endswith(")"):
             message += f" ({error.ctx.command_path} --help shows more)"
         return complain(message, error.exit_code)

@@ -124,9 +124,8 @@ def _lasting(snapshot: Snapshot) -> list[Notice]:
         found.append(Notice("information", text))
     for runtime in (runtime for node in snapshot.nodes for runtime in node.runtimes):
         if runtime.asked and not runtime.up:
-            is_named = bool(runtime.short) or runtime.text.lower().startswith(runtime.name.lower())
-            text = runtime.text if is_named else f"{runtime.name} does not answer: {runtime.text}"
-            found.append(Notice("error", text, short=runtime.short or f"{runtime.name} down", since=runtime.since))
+            short = runtime.short or f"{runtime.name} down"
+            found.append(Notice("error", runtime.text, short=short, since=runtime.since))
         found += [Notice("warning", f"{runtime.name}: {warning}") for warning in runtime.all_warnings]
     # nodes of a cluster have one condition for all: the cluster starts jobs on them all the same
     for node in () if snapshot.engine_decides else snapshot.nodes:

@@ -47,8 +47,7 @@ class EngineRecord(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        ident = self.id if " " in self.id else self.id[:12] or "one without an id"
-        return f"{ident} of {self.machine or 'an unknown machine'} ({self.address})"
+        return f"{self.machine or 'an unknown machine'} ({self.address})"
 
 
 class KeepLimits(Struct, frozen=True):

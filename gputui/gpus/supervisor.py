@@ -462,7 +462,7 @@ class NvmlProbe:
     def _fail(self, fault: ProbeFault) -> None:
         self._failures += 1
         machine = self._machine()
-        self._publish(fault.code, f"no readings of {machine}: {fault}" if machine else str(fault), fault.hint)
+        self._publish(fault.code, f"{machine}: {fault}" if machine else str(fault), fault.hint)
 
     def _publish(self, code: ProbeCode, text: str = "", hint: str = "") -> None:
         if (code, text) != (self._status.code, self._status.text):

@@ -72,7 +72,7 @@ class ChangeWatcher(Struct, eq=False):
             told = [(_stop_words(was, job), job) for was, job in pairs if was is not None and was is not job]
             stops = [Notification(now, "warning", plain(text, 500), self._concerns(job)) for text, job in told if text]
         notices = pressing(snapshot, snapshot.taken_at)
-        found = {re.sub(r"\d+(\.\d+)?[a-z]*", "0", notice.text): notice for notice in notices}
+        found = {notice.short or re.sub(r"\d+(\.\d+)?[a-z]*", "0", notice.text): notice for notice in notices}
         over, self._troubles = self._troubles, found
         if before is EMPTY:
             return []

@@ -72,7 +72,8 @@ def test_bad_usage_exits_with_2_and_prints_one_plain_line(run: Run, arguments: l
     [
         (("serve", "--nonsense"), "no such option '--nonsense' (gputui serve --help shows more)"),
         (("serve", "--stand"), "no such option '--stand' (gputui serve --help shows more)"),
-        (("serve", "--metric"), "Did you mean '--metrics'?"),
+        (("serve", "--metric"), "no such option '--metric' (did you mean --metrics?)"),
+        (("queue", "--stat"), "no such option '--stat' (did you mean --state or --tenant?)"),
         (("remot",), "no such command 'remot' (gputui --help lists the commands)"),
     ],
 )

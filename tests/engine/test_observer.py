@@ -110,5 +110,5 @@ def test_each_reason_for_a_silent_runtime_is_logged_once(caplog: pytest.LogCaptu
     for up in (True, False, False, False, True, True, False):
         runtime.up = up
         observer.observe()
-    silent = "docker does not answer: docker does not answer"
+    silent = "docker: docker does not answer"
     assert caplog.messages == [silent, "docker answers again", silent]

@@ -80,7 +80,7 @@ def test_a_call_that_hangs_there_is_skipped_and_told(standin: StandIn, start: St
     standin.write("hang nvmlDeviceGetPowerUsage", gpus=1)
     watcher = start(ByShell(), replace(FAST, hang_after=timedelta(seconds=1)))
     wedged = watcher.until(lambda reading: reading.status.code is ProbeCode.WEDGED)
-    assert wedged.status.text.startswith("no readings of gpu1: the NVIDIA driver has stopped answering")
+    assert wedged.status.text.startswith("gpu1: the NVIDIA driver has stopped answering")
     again = watcher.until(lambda reading: reading.status.code is ProbeCode.OK)
     assert "the driver does not answer nvmlDeviceGetPowerUsage for GPU 0: what that reads is unknown" in again.notes
 
@@ -106,7 +106,7 @@ def test_a_driver_that_hangs_there_leaves_no_process_there(standin: StandIn, sta
 )
 def test_without_a_python_there_both_ways_are_told(start: Start, shell: tuple[str, ...], words: str) -> None:
     reading = start(ByShell(*shell)).until(lambda reading: reading.status.code is ProbeCode.UNREACHABLE)
-    assert re.fullmatch(f"no readings of gpu1: it has no engine; and over ssh: {words}", reading.status.text)
+    assert re.fullmatch(f"gpu1: it has no engine; and over ssh: {words}", reading.status.text)
 
 
 def test_the_source_is_python_3_8() -> None:
@@ -207,7 +207,7 @@ def test_a_machine_that_invents_gpus_is_not_listened_to(blind: Blind, start: Sta
     listed = ([{"index": index, "uuid": uuid(100 * part + index)} for index in range(100)] for part in range(3))
     blind.lines = lines_of({"kind": "calls"}, *({"kind": "facts", "gpus": gpus} for gpus in listed))
     reading = start(Elsewhere(blind.url)).until(lambda reading: reading.status.code is ProbeCode.UNREACHABLE)
-    assert reading.status.text == "no readings of gpu1: its GPUs change all the time"
+    assert reading.status.text == "gpu1: its GPUs change all the time"
     assert reading.gpus == ()
 
 
@@ -231,7 +231,7 @@ def test_a_connection_that_is_cut_makes_them_unknown_until_it_is_back(
     server.cut()
     lost = watcher.until(lambda reading: reading.status.code is not ProbeCode.OK)
     assert lost.status.code is ProbeCode.UNREACHABLE
-    assert lost.status.text.startswith(f"no readings of {first.machine}: ")
+    assert lost.status.text.startswith(f"{first.machine}: ")
     assert lost.taken_at is not None
     assert set(lost.samples) == set(first.samples)
     back = watcher.until(lambda reading: reading.status.code is ProbeCode.OK)
@@ -254,7 +254,7 @@ def test_a_connection_that_is_silent_makes_them_unknown(
     first = watcher.until(is_whole)
     frozen = server.freeze()
     silent = watcher.until(lambda reading: reading.status.code is not ProbeCode.OK)
-    assert silent.status.text == f"no readings of {first.machine}: no answer within 2 s"
+    assert silent.status.text == f"{first.machine}: no answer within 2 s"
     for pid in frozen:
         os.kill(pid, signal.SIGCONT)
     watcher.until(lambda reading: reading.status.code is ProbeCode.OK)

@@ -127,13 +127,20 @@ def test_the_engine_of_a_queue_counts_where_nothing_names_one(
     add_context(config, "lab", "ssh://gpu1")
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    use_recorded(engine)
+    use_recorded(engine, config)
     assert {name: os.environ[name] for name in VARIABLES if os.environ[name]} == expected
+
+
+def test_a_silent_engine_that_a_record_named_says_so(config: Path) -> None:
+    use_recorded(EngineRecord("id", "gpu1", f"unix://{config}/none.sock"), config / "engine.json")
+    with pytest.raises(RuntimeFault) as told:
+        Connection(RuntimeSettings()).open()
+    assert f"; the address is from {config}/engine.json, as the environment names no engine" in str(told.value)
 
 
 def test_a_chosen_context_wins_over_the_engine_of_a_queue(config: Path) -> None:
     add_context(config, "lab", "ssh://gpu1", current=True)
-    use_recorded(TLS)
+    use_recorded(TLS, config)
     assert find_endpoint(RuntimeSettings()).url == "ssh://gpu1"
 
 

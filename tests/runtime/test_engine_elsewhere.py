@@ -203,7 +203,7 @@ def test_the_engine_of_the_first_container_is_the_queues(connect: Open, second: 
     assert (known.id, known.machine) == ("engine-1", "gpu1")
     moved = connect(url=second.url)
     for ask in (moved.containers, moved.foreign, lambda: moved.create(launch())):
-        with pytest.raises(RuntimeUnavailableError, match="this queue's jobs are on another engine: engine-1 of gpu1"):
+        with pytest.raises(RuntimeUnavailableError, match="this queue's jobs are on another engine: gpu1 "):
             ask()
     status = moved.check()
     assert (status.up, status.short) == (False, "another engine")
@@ -225,7 +225,7 @@ def test_nothing_is_entered_or_ended_on_another_engine(connect: Open, second: St
         lambda: inside.execute("gputui-1", ExecRequest(("sh",)), lambda _: None),
         lambda: others.stop("somebodys", 1),
     ):
-        with pytest.raises(RuntimeUnavailableError, match="this queue's jobs are on another engine: engine-1 of gpu1"):
+        with pytest.raises(RuntimeUnavailableError, match="this queue's jobs are on another engine: gpu1 "):
             ask()
     inside.close()
     others.close()
@@ -279,8 +279,7 @@ def test_podman_is_known_by_its_storage(engine: StandInEngine, connect: Open) ->
     engine.info |= {"ID": "made up"}
     assert connect().check().up
     engine.info |= {"DockerRootDir": "/home/ann/.local/share/containers/storage"}
-    words = "on another engine: podman gpu1:/var/lib/containers/storage of gpu1 "
-    assert words in connect().check().text
+    assert "on another engine: the one that was there before, not gpu1 (" in connect().check().text
 
 
 def test_an_engine_without_an_id_is_not_recorded(engine: StandInEngine, connect: Open, tmp_path: Path) -> None:
@@ -291,7 +290,7 @@ def test_an_engine_without_an_id_is_not_recorded(engine: StandInEngine, connect:
     engine.info = kept
     connect().create(launch())
     del engine.info["ID"]
-    assert "not one without an id of gpu1" in connect().check().text
+    assert connect().check().short == "another engine"
 
 
 def test_a_record_that_cannot_be_read_or_written_stops_starts(connect: Open, tmp_path: Path) -> None:

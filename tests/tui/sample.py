@@ -163,8 +163,8 @@ def no_gpu() -> Snapshot:
 
 def no_docker() -> Snapshot:
     text = (
-        "cannot connect to unix:///var/run/docker.sock: permission denied. "
-        "Add yourself to the group docker (sudo usermod -aG docker $USER) and log in again"
+        "no permission to speak to Docker at unix:///var/run/docker.sock (users in the group docker may, which equals "
+        "root: `sudo usermod -aG docker USER`, then log in again)"
     )
     return with_node(runtimes=(RuntimeStatus("docker", up=False, text=text),))
 

@@ -231,6 +231,10 @@ def test_a_problem_is_reported_once_while_its_figures_change_and_its_end_is_kept
     assert _looked(rich_snapshot(), low("1.9"), low("0.8")) == []
     over = _looked(rich_snapshot(), low("1.9"), rich_snapshot())
     assert [(each.text, each.is_told) for each in over] == [("resolved: 1.9 GB are left in /var/lib/gputui", False)]
+    lost, silent = (
+        rich_snapshot(notices=(Notice("error", words, short="docker down"),)) for words in ("it was cut", "no answer")
+    )
+    assert _looked(rich_snapshot(), lost, silent) == []
 
 
 class Heard:

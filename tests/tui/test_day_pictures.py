@@ -141,7 +141,7 @@ IN_WORDS = (
     ),
     (
         Look(Submit, ("s",), sample.no_docker, then=needs_a_gpu),
-        ("no forecast: cannot connect to unix:///var/run/docker.sock: permissio…",),
+        ("no forecast: no permission to speak to Docker at unix:///var/run/dock…",),
     ),
     (
         Look(Submit, ("s",), sample.no_gpu, then=needs_a_gpu),
@@ -178,7 +178,7 @@ IN_WORDS = (
     ),
     (
         Look(Main, day=sample.no_docker, has_message=True),
-        ("│ ✗ docker down", "✗ docker does not answer: cannot connect to unix:///var/run/docker.so…  !: all"),
+        ("│ ✗ docker down", "✗ no permission to speak to Docker at unix:///var/run/docker.sock (user…  !: all"),
     ),
     (
         Look(Main, day=sample.paused, has_message=True),

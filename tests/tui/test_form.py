@@ -156,7 +156,7 @@ class TestExpectedStart:
     def test_a_later_start_has_its_time(self) -> None:
         limited = {**GOOD, "gpus": "2", "time_limit": "1h"}
         told = foreseen(limited, picture_of([self.full.jobs[0]], self.full.gpus))
-        assert told.startswith("Start ~13:59:00, in 1h59m on GPU 0,1")
+        assert told.startswith("Start ~13:59, in 1h59m on GPU 0,1")
 
     def test_delayed_jobs_are_counted(self) -> None:
         assert "delays 1 other job" in foreseen({**GOOD, "priority": "100", "time_limit": "1h"}, self.full)
@@ -172,7 +172,7 @@ class TestExpectedStart:
         picture = picture_of([], 2)
         told = foreseen({**GOOD, "array": "0-3", "time_limit": "1h"}, picture)
         assert "now on GPU 0" in told
-        assert "the last of 4 ~13:00:00" in told
+        assert "the last of 4 ~13:00" in told
 
     def test_obstacles_are_shown(self) -> None:
         paused = replace(picture_of([], 2), controls=Controls(paused=True, paused_by="bob"))

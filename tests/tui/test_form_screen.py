@@ -279,7 +279,7 @@ async def test_the_expected_start_is_shown_once_typing_pauses() -> None:
         assert "2 of 8 suitable GPUs free: 4,5" in console.screen_text
         await judged(console, pilot)
         await pilot.pause()
-        assert "Start ~16:00:00, in 4h00m" in console.screen_text
+        assert "Start ~16:00, in 4h00m" in console.screen_text
         await pilot.press("down", "down", "9")
         await judged(console, pilot)
         await pilot.pause()

@@ -231,7 +231,7 @@ IN_WORDS = (
         Look(WhatIf, (*"jjjj", "h"), plans.contended, watched),
         (
             "job #106 llama-70b-eval: hold it until it is released",
-            "18:30:00 -> –           held",
+            "18:30 -> –           held",
             "Holds 1 waiting job; no other job is delayed",
             "2h45m earlier",
         ),

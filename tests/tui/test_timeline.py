@@ -50,7 +50,7 @@ async def test_the_timeline_shows_running_and_planned_jobs_and_reservations() ->
         drawn = rows(console)
         legend = console.screen_text.splitlines()[-3]
         plan = screen.timeline
-    assert "4 run, 5 planned, 1 unplanned │ head #106 17:45:00 GPU 0-3" in heading
+    assert "4 run, 5 planned, 1 unplanned │ head #106 17:45 GPU 0-3" in heading
     assert drawn[0].count("101 llama-7b-sft━") == 1
     assert "┫" in drawn[0], "a limit is an end"
     assert "103 resnet-ablation╍" in drawn[4], "a guess is not"
@@ -71,7 +71,7 @@ async def test_the_timeline_selects_the_job_of_the_main_screen_and_enter_opens_i
         screen = await timeline_of(console, pilot)
         assert table(screen).picked == 108
         assert "#108 segformer-city  alice, priority 50, 2 GPUs" in console.screen_text
-        assert "planned to start 13:30:00 (in 1h30m) on GPU 2-3, until 17:30:00" in console.screen_text
+        assert "planned to start 13:30 (in 1h30m) on GPU 2-3, until 17:30" in console.screen_text
         await pilot.press("enter")
         assert shown(console) is Detail
         await pilot.press("escape", "escape")
@@ -92,17 +92,17 @@ async def test_each_kind_of_bar_has_its_words() -> None:
     async with on_screen(watched(), (160, 30)) as (console, pilot):
         screen = await timeline_of(console, pilot)
         for job_id, words in (
-            (101, "runs on GPU 0-1 for 2h15m, ended by its limit 17:45:00 (in 5h45m)"),
-            (103, "runs on GPU 4 for 22h00m, expected to end by the longest time allowed 14:00:00 (in 2h00m)"),
+            (101, "runs on GPU 0-1 for 2h15m, ended by its limit 17:45 (in 5h45m)"),
+            (103, "runs on GPU 4 for 22h00m, expected to end by the longest time allowed 14:00 (in 2h00m)"),
             (104, "runs on GPU 5 for 1d06h, longer than planned: expected until Tue 06:00 (in 18h00m), nothing"),
-            (106, "starts 18:30:00 (in 6h30m) on GPU 0-3, until 20:30:00 by its limit; promised GPU 0-3 at 17:45:00"),
+            (106, "starts 18:30 (in 6h30m) on GPU 0-3, until 20:30 by its limit; promised GPU 0-3 at 17:45"),
         ):
             table(screen).select(job_id)
             await pilot.pause()
             assert words in console.screen_text
         await pilot.press("G", "k")
         assert "GPU 6  drained: fan noise, ticket 812" in console.screen_text
-        assert "reserved: exam week 19:00:00 to 22:00:00 for tenant ci" in console.screen_text
+        assert "reserved: exam week 19:00 to 22:00 for tenant ci" in console.screen_text
 
 
 async def test_one_job_without_a_limit_leaves_room_for_the_next_minutes() -> None:
@@ -217,7 +217,7 @@ async def test_a_preempted_job_has_two_selectable_bars() -> None:
             assert bar is not None
             seen.append((bar.job_id, bar.kind))
             if key == "left":
-                assert "runs on GPU 0-1 for 1h00m, makes way for job 2 12:01:00" in console.screen_text
+                assert "runs on GPU 0-1 for 1h00m, makes way for job 2 12:01" in console.screen_text
     running_, planned = BarKind.RUNNING, BarKind.PLANNED
     assert seen == [(1, running_), (2, BarKind.HEAD), (1, planned), (1, planned)]
 

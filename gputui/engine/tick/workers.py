@@ -193,7 +193,7 @@ class Observer:
 
     def _log(self, trouble: str) -> None:
         if trouble and trouble != self._trouble:
-            log.warning("%s does not answer: %s", self.runtime.name, trouble)
+            log.warning("%s: %s", self.runtime.name, trouble)
         elif self._trouble and not trouble:
             log.info("%s answers again", self.runtime.name)
         self._trouble = trouble

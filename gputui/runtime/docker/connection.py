@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from gputui.domain.container import service_at
 from gputui.domain.errors import Cause, CauseCode, RuntimeAccessError, RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
-from gputui.runtime.docker.endpoint import Endpoint, find_endpoint, tunnel_to
+from gputui.runtime.docker.endpoint import RECORDED, Endpoint, find_endpoint, tunnel_to
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -340,6 +340,8 @@ class Connection:
         if found is None and self.endpoint and self.endpoint.is_ssh:
             found = tunnel_to(self.endpoint.url).fault()
         found = found or unavailable(self.where, error)
+        if (path := RECORDED.get(self.where)) and str(path) not in str(found):
+            found.hint = f"{found.hint}; the address is from {path}, as the environment names no engine"
         with self._lock:
             self._pause = min(max(FIRST_PAUSE, self._pause * 2), LONGEST_PAUSE)
             self._closed_until = time.monotonic() + self._pause

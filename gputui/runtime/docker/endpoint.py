@@ -123,7 +123,11 @@ def keep_context() -> None:
         os.environ["DOCKER_CONTEXT"] = _context()
 
 
-def use_recorded(engine: EngineRecord) -> None:
+RECORDED: dict[str, Path] = {}
+"""Files that named this process its engine, by the engine's address."""
+
+
+def use_recorded(engine: EngineRecord, path: Path) -> None:
     """Name the engine of a queue to this process and its children, unless the environment or a context names one."""
     with suppress(RuntimeUnavailableError):
         if os.environ.get("DOCKER_HOST") or os.environ.get("DOCKER_CONTEXT") or _context() != "default":
@@ -137,6 +141,7 @@ def use_recorded(engine: EngineRecord) -> None:
                 if _of_context(engine.context).url == engine.address:
                     found = {"DOCKER_CONTEXT": engine.context}
         os.environ.update(found)
+        RECORDED.update({engine.address: path} if found else {})
 
 
 def _checked(url: str, source: str, tls: Any) -> Endpoint:

@@ -121,9 +121,10 @@ def admitted(book: EngineBook, info: EngineJson, endpoint: Endpoint) -> EngineRe
         what = f"{book.path} cannot be read, so the engine of this queue is not known: {error.strerror}"
         raise RuntimeUnavailableError(what, hint="repair it; remove it if it is damaged") from error
     if known and known.id != found.id:
-        what = f"this queue's jobs are on another engine: {known.words}, not {found.words}"
-        hint = "point DOCKER_HOST or the docker context back, or give this one a queue of its own (--state DIR); "
-        hint += f"if the other is gone for good, `rm {book.path}`: what ran there then counts as lost"
+        there = known.words if known.words != found.words else "the one that was there before"
+        what = f"this queue's jobs are on another engine: {there}, not {found.words}"
+        hint = "who runs the scheduler points DOCKER_HOST or the docker context back, or gives this one its own queue "
+        hint += f"(--state DIR); if the other is gone for good, `rm {book.path}`: what ran there then counts as lost"
         raise OtherEngineError(what, hint=hint)
     return found if found.id and found != known else None
 

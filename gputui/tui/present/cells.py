@@ -77,8 +77,8 @@ SEVERITY_MARKS = {"error": "✗ ", "warning": "! ", "information": "· "}
 
 
 def clock(at: datetime, now: datetime) -> str:
-    """Return `now` for a past time, else the result of `second`."""
-    return "now" if at <= now else second(at, now)
+    """Return `now` for a past time, else the result of `minute`: what is to come is known no better."""
+    return "now" if at <= now else minute(at, now)
 
 
 def second(at: datetime, now: datetime) -> str:

@@ -415,7 +415,7 @@ def _head(job: Job, gpus: str, lead: tuple[Span, ...] = ()) -> Cell:
 
 
 def _running(job: Job, context: JobContext) -> Cell:
-    """Return `#101 llama  alice  GPU 0,1  until 17:46:00 (in 5h46m), by its limit`."""
+    """Return `#101 llama  alice  GPU 0,1  until 17:46 (in 5h46m), by its limit`."""
     head = _head(job, gpu_list(job, context.gpu_names))
     if job.limit_at is None:
         return (*head, ("no time limit", AMBER))

@@ -360,7 +360,8 @@ def no_gpu_words(snapshot: Snapshot, room: int) -> tuple[Cell, ...]:
         lines.append(((first[: len(head)], RED), (first[len(head) :], PLAIN)))
         lines += [cell(line) for line in rest]
         checks = f"the way to {plain(node.name, 60)}" if node.is_elsewhere else "driver and toolkit"
-        lines.append(cell(f"Jobs without GPUs still run. `gputui doctor` checks {checks}.", DIM))
+        still = "Jobs without GPUs still run. " if any(each.up for each in node.runtimes) else ""
+        lines.append(cell(f"{still}`gputui doctor` checks {checks}.", DIM))
     return tuple(lines)
 
 

@@ -598,7 +598,7 @@ def whole_span(timeline: Timeline, now: datetime) -> timedelta:
 
 
 LEAST = 4
-_TIMELINE_WHEN, _AHEAD, _NAME = 9, 10, 24
+_TIMELINE_WHEN, _AHEAD, _NAME = 11, 10, 24
 _Entry: TypeAlias = Bar | KeptWindow | Job
 
 
