@@ -492,10 +492,11 @@ class UserPermissions(Struct, frozen=True):
         if caller is None and not self.is_operator(uid):
             self._plain_user(uid).check(spec, file_account(uid))
             return
-        # links of another machine are followed when the job starts
-        is_here = not limits_mounts(self._allow) or self._address[0] in _LOCAL
-        follow = os.path.realpath if is_here else posixpath.normpath
-        found = (*option_refusals(spec.options, self._allow), *self._mount_refusals(spec, follow))
+        found = list(option_refusals(spec.options, self._allow))
+        if limits_mounts(self._allow):
+            # links of another machine are followed when the job starts
+            follow = os.path.realpath if self._address[0] in _LOCAL else posixpath.normpath
+            found += self._mount_refusals(spec, follow)
         errors = tuple(InputError(each.what, where=each.option, hint=each.hint) for each in found)
         if errors:
             raise errors[0] if len(errors) == 1 else InputErrors(errors)
@@ -511,11 +512,12 @@ class UserPermissions(Struct, frozen=True):
         if launch.submitter is not None and not self.is_operator(launch.submitter):
             return self._plain_user(launch.submitter).admitted(root, launch, until)
         followed = cache(partial(self._follow_below_listed, follow))  # what was checked is what is mounted
-        refused = self._mount_refusals(launch.spec, followed)
+        is_limited = limits_mounts(self._allow)
+        refused = self._mount_refusals(launch.spec, followed) if is_limited else ()
         try:
             for each in (*option_refusals(launch.spec.options, self._allow), *refused):
                 raise not_allowed(each.sentence)
-            spec = _resolved(launch.spec, followed) if limits_mounts(self._allow) else launch.spec
+            spec = _resolved(launch.spec, followed) if is_limited else launch.spec
         except OSError as error:
             raise not_allowed(f"{_unopened(error).what} (make it before the job starts)") from error
         except ValueError as error:
@@ -527,7 +529,7 @@ class UserPermissions(Struct, frozen=True):
         return self.settings.policy.allow
 
     def _mount_refusals(self, spec: JobSpec, follow: RealPath) -> Iterator[OptionRefusal]:
-        sources = list(mount_sources(spec.options)) if limits_mounts(self._allow) else []
+        sources = list(mount_sources(spec.options))
         if not sources:
             return
         roots, sockets = [*(self._allow.mounts or ())], self._engine_sockets(follow)
