@@ -74,35 +74,28 @@ class Owned(Struct, frozen=True):
     requests: KnownRequests = field(default_factory=_known_requests)
 
 
-class LocalBackend:
+class LocalBackend(Struct, eq=False, dict=True):
     """The queue of this machine and its snapshots, with the rights of a caller. It never schedules."""
 
-    def __init__(
-        self,
-        options: Options,
-        waiting: Callable[[str], None] | None = None,
-        *,
-        caller: Caller | None = None,
-        owned: Owned | None = None,
-    ) -> None:
-        """`waiting` is called as by `bootstrap.open_store`.
-
-        Without a caller it is this process's user, who can write the state directory. `owned` is given in the process
-        that owns the queue; a backend for each request is cheap then.
-        """
-        self._options = options
-        self._waiting = waiting
-        self._asks, self._owned = caller, owned
-        self._opening = threading.Lock()
-        self._opened: JobStore | None = owned.store if owned is not None else None
-        self._streams: WeakSet[LogStream] = WeakSet()
-        self._owner: DirectBackend | None = None
-        self._acted = 0
-        """Number of actions of a request with a key."""
+    _options: Options
+    _waiting: Callable[[str], None] | None = None
+    """Called as by `bootstrap.open_store`."""
+    caller: Caller | None = None
+    """None: this process's user, who can write the state directory."""
+    owned: Owned | None = None
+    """Given in the process that owns the queue; a backend for each request is cheap then."""
+    _opening: threading.Lock = field(default_factory=threading.Lock)
+    _opened: JobStore | None = None
+    _streams: WeakSet[LogStream] = field(default_factory=WeakSet)
+    _owner: DirectBackend | None = None
+    _acted: int = 0
+    """Number of actions of a request with a key."""
 
     @property
     def store(self) -> JobStore:
         """The store itself, for this process alone: `queue` is what the caller may see of it."""
+        if self.owned is not None:
+            return self.owned.store
         with self._opening:  # the threads of a console begin to use it at the same time
             if self._opened is None:
                 self._opened = bootstrap.open_store(self._options, self._waiting)
@@ -115,7 +108,7 @@ class LocalBackend:
 
     @cached_property
     def _caller(self) -> Caller:
-        return self._asks or bootstrap.caller()
+        return self.caller or bootstrap.caller()
 
     @cached_property
     def _seen(self) -> Queue:
@@ -127,7 +120,7 @@ class LocalBackend:
     def _visibility(self) -> Visibility:
         from gputui.api.rights import Visibility
 
-        return self._owned.visibility if self._owned is not None else Visibility(self._options.settings.access)
+        return self.owned.visibility if self.owned is not None else Visibility(self._options.settings.access)
 
     def _own(self, job_id: JobId, what: str) -> Job:
         """Return the job; raises AccessError unless the caller may act on it, NotFoundError if there is none."""
@@ -147,7 +140,7 @@ class LocalBackend:
 
     @cached_property
     def _about(self) -> About:
-        is_callers = self._owned is not None  # whose directory that of this process is not
+        is_callers = self.owned is not None  # whose directory that of this process is not
         settings, home = self._options.settings, "" if is_callers else str(present_directory() or "")
         host = socket.gethostname()
         lacking: Mapping[Capability, str] = {}
@@ -166,12 +159,12 @@ class LocalBackend:
         return self.store.version()
 
     def read(self) -> Snapshot:
-        if self._owned is None:
+        if self.owned is None:
             snapshot = bootstrap.current_snapshot(self._options, self.store)
         else:
             from gputui.engine.tick.snapshot_builder import renewed
 
-            latest, now = self._owned.latest(), bootstrap.clock().now()
+            latest, now = self.owned.latest(), bootstrap.clock().now()
             snapshot = renewed(latest, self.store, self._options.settings, now)
         if self._caller.operates:
             return snapshot
@@ -188,10 +181,10 @@ class LocalBackend:
 
                 asks, self._acted = replace(asks, key=further_key(asks.key, self._acted)), self._acted + 1
                 act = partial(self._actions_of(asks).act, action, server=server, on_progress=on_progress)
-                requests = self._owned.requests if self._owned is not None else _known_requests()
+                requests = self.owned.requests if self.owned is not None else _known_requests()
                 return requests.once(asks, self.store, act)
             except StoreOwnedError:  # a process began to own the queue after this one had looked
-                if self._owned is not None or time.monotonic() >= until:
+                if self.owned is not None or time.monotonic() >= until:
                     raise
             from gputui.bootstrap.owner import open_api
 
@@ -201,7 +194,7 @@ class LocalBackend:
     def _actions_of(self, asks: Caller) -> Performer:
         resolve: Resolve | None = None
         machine: Callable[[], str] = partial(recorded_machine, self._options)
-        if (owned := self._owned) is not None:
+        if (owned := self.owned) is not None:
             resolve, machine = owned.resolve, lambda: owned.latest().jobs_machine
         return bootstrap.actions(self.store, self._options, self.known_gpus, machine, asks, resolve)
 
@@ -250,7 +243,7 @@ class LocalBackend:
         )
 
     def await_start(self, job_id: JobId, detach_keys: str = "") -> AwaitedChannel | None:
-        if self._owned is not None:
+        if self.owned is not None:
             return None
         from gputui.api.client import ApiClient
         from gputui.api.streams import StreamClient
@@ -293,25 +286,25 @@ class LocalBackend:
             entrance.close()
         if self._owner is not None:
             self._owner.close()
-        if self._opened is not None and self._owned is None:  # a thread that is opening it is not waited for
+        if self._opened is not None:  # a thread that is opening it is not waited for
             self._opened.close()
 
     def is_scheduled(self) -> bool:
-        return self._owned is not None or bootstrap.is_scheduled(self._options)
+        return self.owned is not None or bootstrap.is_scheduled(self._options)
 
     def known_gpus(self) -> tuple[Gpu, ...]:
-        if self._owned is not None:
-            return tuple(view.gpu for view in self._owned.latest().gpus)
+        if self.owned is not None:
+            return tuple(view.gpu for view in self.owned.latest().gpus)
         return ()  # no GPU is read for this
 
     def gpus(self, tell: Callable[[str], object]) -> Snapshot:
-        if self._owned is not None:
+        if self.owned is not None:
             return self.read()
         # this process's reading takes its place, and a plan would be made for nothing
         return self.with_gpus(bootstrap.current_snapshot(self._options, self.store, planned=False), tell)
 
     def with_gpus(self, snapshot: Snapshot, tell: Callable[[str], object], probe: GpuProbe | None = None) -> Snapshot:
-        if not snapshot.gpus and self._owned is None:
+        if not snapshot.gpus and self.owned is None:
             adapters.silence_probe_log()
             measured = adapters.measured_snapshot(self._options, self.store, probe=probe)
             snapshot = replace(measured, leader=snapshot.leader, notices=snapshot.notices)
