@@ -200,7 +200,7 @@ class ConfigChange(Struct, frozen=True):
         return list(difflib.unified_diff(*sides, name, f"{name} (new)", lineterm=""))
 
 
-def registration(path: Path, program: str = RUNTIME) -> ConfigChange | None:
+def registration(path: Path) -> ConfigChange | None:
     """Return the change that registers the runtime and keeps all other keys; None when it is already registered.
 
     Raises GputuiError for a file that cannot be read or that dockerd would not accept.
@@ -219,10 +219,10 @@ def registration(path: Path, program: str = RUNTIME) -> ConfigChange | None:
     if not isinstance(runtimes, dict):
         raise GputuiError('"runtimes" is not an object', where=str(path), hint=_BY_HAND)
     known = runtimes.get("nvidia")
-    if isinstance(known, dict) and known.get("path") == program:
+    if isinstance(known, dict) and known.get("path") == RUNTIME:
         return None
     kept = known if isinstance(known, dict) else {"args": []}
-    runtimes["nvidia"] = {**kept, "path": program}
+    runtimes["nvidia"] = {**kept, "path": RUNTIME}
     match = re.search(r"\n([ \t]+)\S", before)
     return ConfigChange(
         path, before, json.dumps(settings, indent=4 if match is None else match[1], ensure_ascii=False) + "\n"

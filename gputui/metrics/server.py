@@ -184,7 +184,7 @@ class MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
         self._slots = threading.BoundedSemaphore(MOST)
         self._begun: dict[socket.socket, float] = {}
         """Connections, oldest first, and when each began."""
-        self._unasked: set[socket.socket] = set()
+        self.unasked: set[socket.socket] = set()
         """Those of which the request has not come yet."""
         # compressing takes longer than creating the page
         self._page = make_wsgi_app(registry, disable_compression=True)
@@ -221,9 +221,9 @@ class MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
         """End the oldest connection without a request, else the oldest that takes long; return whether there is one."""
         late = time.monotonic() - SLOW
         open_ones = list(self._begun.items())
-        slow = [one for one, _ in open_ones if one in self._unasked] or [one for one, at in open_ones if at < late]
+        slow = [one for one, _ in open_ones if one in self.unasked] or [one for one, at in open_ones if at < late]
         if slow:
-            self._unasked.discard(slow[0])
+            self.unasked.discard(slow[0])
             _shut(slow[0])
         return bool(slow)
 
@@ -249,16 +249,13 @@ class MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
 
     @contextmanager
     def _limited(self, connection: socket.socket) -> Iterator[None]:
-        self._unasked.add(connection)
+        self.unasked.add(connection)
         self._begun[connection] = time.monotonic()
         try:
             yield
         finally:
             del self._begun[connection]
-            self._unasked.discard(connection)
-
-    def has_asked(self, connection: socket.socket) -> None:
-        self._unasked.discard(connection)
+            self.unasked.discard(connection)
 
     def service_actions(self) -> None:
         """End requests that take too long. Called twice a second."""
@@ -314,7 +311,7 @@ class _Handler(WSGIRequestHandler):
         """Print nothing."""
 
     def get_environ(self) -> dict[str, Any]:
-        cast("MetricsServer", self.server).has_asked(self.connection)
+        cast("MetricsServer", self.server).unasked.discard(self.connection)
         return super().get_environ()
 
     def get_stderr(self) -> Any:
