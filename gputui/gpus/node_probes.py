@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gputui.domain.decoding import decode_msgpack, msgpack_decoder
 from gputui.domain.errors import GputuiError
@@ -87,18 +87,17 @@ USUAL_NODES = 32
 _KILL_AFTER = 2.0
 
 
-class _Followed:
+class _Followed(Struct, eq=False):
     """A node, and its present process."""
 
-    def __init__(self, name: str, output: NodeOutput) -> None:
-        self.name = name
-        self.output = output
-        self.process: ProcessStream | None = None
-        self.began_at = 0.0
-        self.heard_at = 0.0
-        self.due_at = 0.0
-        """Second at which the next process may be started."""
-        self.failures = 0
+    name: str
+    output: NodeOutput
+    process: ProcessStream | None = None
+    began_at: float = 0.0
+    heard_at: float = 0.0
+    due_at: float = 0.0
+    """Second at which the next process may be started."""
+    failures: int = 0
 
     @property
     def is_starting(self) -> bool:
@@ -461,18 +460,17 @@ class SharedNodeProbes:
         self._turn.release()
 
 
-class _Files:
+class _Files(Struct, eq=False):
     """Directory with a file for each node. What cannot be written or read is not shared."""
 
-    def __init__(self, directory: Path, wall: Callable[[], float]) -> None:
-        self._directory = directory
-        self._wall = wall
-        self._lock = threading.Lock()
-        self._written: dict[str, ProbeReading] = {}
-        self._touched: dict[str, float] = {}
-        self._seen: dict[str, tuple[int, int, int]] = {}
-        self.known: dict[str, ProbeReading] = {}
-        """Readings of another process, by node."""
+    _directory: Path
+    _wall: Callable[[], float]
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _written: dict[str, ProbeReading] = field(default_factory=dict)
+    _touched: dict[str, float] = field(default_factory=dict)
+    _seen: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    known: dict[str, ProbeReading] = field(default_factory=dict)
+    """Readings of another process, by node."""
 
     def publish(self, readings: Mapping[str, ProbeReading]) -> None:
         """Write the readings that are new, if anybody looks."""

@@ -10,7 +10,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.structs import asdict, replace
 
 from gputui.domain.decoding import JsonDecoder, json_decoder
@@ -323,11 +323,10 @@ def throttle_reasons(bits: int | None, limit: float | None, default: float | Non
     return tuple(word for bit, word in _THROTTLE.items() if kept & bit)
 
 
-class SteadyReasons:
+class SteadyReasons(Struct, eq=False):
     """Reasons for throttling that hold, so that no screen, list or metric flaps."""
 
-    def __init__(self) -> None:
-        self._of_gpus: defaultdict[str, Steady[str]] = defaultdict(Steady)
+    _of_gpus: defaultdict[str, Steady[str]] = field(default_factory=lambda: defaultdict(Steady))
 
     def update(self, uuid: str, reasons: Iterable[str], now: datetime) -> tuple[str, ...]:
         """Take the present reasons of a GPU; return those that hold."""
@@ -350,27 +349,26 @@ def describe_failure(code: ProbeCode, detail: str = "") -> str:
     return _WORDS[code].format(detail=detail or "no details given")
 
 
-class ReadingAssembler:
+class ReadingAssembler(Struct, eq=False):
     """Assembler of readings. It outlives probe processes, so a GPU keeps its index and last readings."""
 
-    def __init__(self) -> None:
-        self._registry = GpuRegistry()
-        self._samples: dict[str, GpuSample] = {}
-        self._slow: dict[str, SlowReadings] = {}
-        self._reasons = SteadyReasons()
-        self._xids: dict[str, int] = {}
-        self._fatal: dict[str, tuple[int, datetime]] = {}
-        """First fatal Xid since the last reset and the time of its report, by UUID."""
-        self.resumed: Mapping[str, datetime] = {}
-        """Times by UUID at which an operator last resumed the GPU. Replaced as a whole, by any thread."""
-        self.unanswered: tuple[str, ...] = ()
-        """Sentences about calls that the driver does not answer. Replaced as a whole, by any thread."""
-        self._strays: set[int] = set()
-        self._foreign_pids = False
-        self._driver: str | None = None
-        self._cuda: str | None = None
-        self._taken_at: datetime | None = None
-        self._host = HostAssembler()
+    _registry: GpuRegistry = field(default_factory=lambda: GpuRegistry())
+    _samples: dict[str, GpuSample] = field(default_factory=dict)
+    _slow: dict[str, SlowReadings] = field(default_factory=dict)
+    _reasons: SteadyReasons = field(default_factory=SteadyReasons)
+    _xids: dict[str, int] = field(default_factory=dict)
+    _fatal: dict[str, tuple[int, datetime]] = field(default_factory=dict)
+    """First fatal Xid since the last reset and the time of its report, by UUID."""
+    resumed: Mapping[str, datetime] = field(default_factory=dict)
+    """Times by UUID at which an operator last resumed the GPU. Replaced as a whole, by any thread."""
+    unanswered: tuple[str, ...] = ()
+    """Sentences about calls that the driver does not answer. Replaced as a whole, by any thread."""
+    _strays: set[int] = field(default_factory=set)
+    _foreign_pids: bool = False
+    _driver: str | None = None
+    _cuda: str | None = None
+    _taken_at: datetime | None = None
+    _host: HostAssembler = field(default_factory=lambda: HostAssembler())
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
@@ -487,15 +485,14 @@ def _shared(source: Struct, kind: type[Struct]) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(source, name)) is not UNSET}
 
 
-class GpuRegistry:
+class GpuRegistry(Struct, eq=False):
     """Registry of GPUs by UUID. A lost GPU keeps its index and facts, and the others are not renumbered."""
 
-    def __init__(self) -> None:
-        self._gpus: dict[str, Gpu] = {}
-        self._names: dict[str, str] = {}
-        self._absent: set[str] = set()
-        self.vanished: frozenset[str] = frozenset()
-        """UUIDs that the driver listed earlier and no longer lists, not even as lost."""
+    _gpus: dict[str, Gpu] = field(default_factory=dict)
+    _names: dict[str, str] = field(default_factory=dict)
+    _absent: set[str] = field(default_factory=set)
+    vanished: frozenset[str] = frozenset()
+    """UUIDs that the driver listed earlier and no longer lists, not even as lost."""
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
@@ -551,14 +548,13 @@ SOON = timedelta(hours=24)
 """Maximum time until a disk is full that is reported."""
 
 
-class HostAssembler:
+class HostAssembler(Struct, eq=False):
     """Assembles host readings. It keeps the last reading of the disks, which arrive rarely."""
 
-    def __init__(self) -> None:
-        self.sample: HostSample | None = None
-        self._disks: tuple[DiskUse, ...] = ()
-        self._fillings: dict[str, Filling] = {}
-        """Fillings of the disks that are there now: another machine may name ever new ones."""
+    sample: HostSample | None = None
+    _disks: tuple[DiskUse, ...] = ()
+    _fillings: dict[str, Filling] = field(default_factory=dict)
+    """Fillings of the disks that are there now: another machine may name ever new ones."""
 
     def ingest(self, reading: HostReading, now: datetime) -> None:
         if reading.disks is not UNSET:
@@ -573,11 +569,10 @@ _MOST_PAST = 5000
 """Maximum number of readings that a disk's past keeps."""
 
 
-class Filling:
+class Filling(Struct, eq=False):
     """Free space of a disk in the last minutes."""
 
-    def __init__(self) -> None:
-        self._past: deque[tuple[datetime, int]] = deque(maxlen=_MOST_PAST)
+    _past: deque[tuple[datetime, int]] = field(default_factory=lambda: deque(maxlen=_MOST_PAST))
 
     def full_in(self, free: int, now: datetime) -> timedelta | None:
         """Add a reading; return the time until the disk is full at the present rate, if that is soon."""

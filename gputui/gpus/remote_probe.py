@@ -19,6 +19,8 @@ from pathlib import Path
 from threading import Event
 from typing import Protocol
 
+from msgspec import Struct, field
+
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import ProbeCode
 from gputui.domain.settings import GpuSettings
@@ -191,17 +193,16 @@ class RemoteProcess:
             self._stream.kill()
 
 
-class Elsewhere:
+class Elsewhere(Struct, eq=False):
     """Starts probes on the machine of an engine, once it is known which one that is."""
 
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
-        self.closed = Event()
-        """Set once nobody wants readings any more."""
-        self.tell: Callable[[str], None] = lambda words: None
-        self._is_here = False
-        self._unfit = ""
-        """Why no probe runs over ssh; empty: one does, or it was not tried."""
+    _machine: Machine
+    closed: Event = field(default_factory=Event)
+    """Set once nobody wants readings any more."""
+    tell: Callable[[str], None] = lambda words: None
+    _is_here: bool = False
+    _unfit: str = ""
+    """Why no probe runs over ssh; empty: one does, or it was not tried."""
 
     def name(self) -> str:
         """Return the machine's name; empty if it is this one."""

@@ -155,8 +155,7 @@ class SimulatedProbe:
         """Power limits in watts that were set below the board's, by UUID."""
         self._lost: dict[str, datetime] = {}
         self._reasons = SteadyReasons()
-        self._xids: dict[str, int] = {}
-        self._xid_at: dict[str, datetime] = {}
+        self._xids: dict[str, tuple[int, datetime]] = {}
         self._resumed: Mapping[str, datetime] = {}
         self._pcie: str | None = None
         self._roles: tuple[str, ...] = ()
@@ -229,8 +228,7 @@ class SimulatedProbe:
         self.refresh()
 
     def xid(self, index: int, code: int) -> None:
-        self._xids[self.gpus[index].uuid] = code
-        self._xid_at[self.gpus[index].uuid] = self._clock.now()
+        self._xids[self.gpus[index].uuid] = code, self._clock.now()
         self.refresh()
 
     def foreign(self, index: int, *processes: GpuProcess, load: float = 0.35) -> None:
@@ -283,7 +281,7 @@ class SimulatedProbe:
         busy = max(busy, others)
         limit = self._caps.get(gpu.uuid, model.power_limit)
         watts = power(model, busy, tremble)
-        code, at, resumed_at = self._xids.get(gpu.uuid), self._xid_at.get(gpu.uuid), self._resumed.get(gpu.uuid)
+        (code, at), resumed_at = self._xids.get(gpu.uuid, (None, None)), self._resumed.get(gpu.uuid)
         is_forgiven = at is not None and resumed_at is not None and at <= resumed_at
         sample = GpuSample(
             uuid=gpu.uuid,
@@ -519,12 +517,11 @@ _LOADED = timedelta(seconds=20)
 """Age at which a process has loaded its data, and its memory no longer grows."""
 
 
-class SimulatedProcesses:
+class SimulatedProcesses(Struct, eq=False):
     """HostProcesses of simulated GPUs. They get no signals and have no environment."""
 
-    def __init__(self, latest: Callable[[], ProbeReading], clock: Clock) -> None:
-        self._latest = latest
-        self._clock = clock
+    _latest: Callable[[], ProbeReading]
+    _clock: Clock
 
     def rows(self, pids: tuple[int, ...], *, with_parents: bool = False) -> Mapping[int, ProcessRow]:
         """Return a few cores that feed the GPU of each, and memory that grows while it loads its data."""

@@ -20,6 +20,7 @@ from datetime import datetime
 from typing import Protocol
 
 import msgspec
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui.domain.gpu import HealthCode, ProbeCode, ProbeReading, ProbeStatus
@@ -56,12 +57,11 @@ _WHOLE = 3
 _UNANSWERED = "the driver does not answer"
 
 
-class HungCalls:
+class HungCalls(Struct, eq=False):
     """Hung calls by name: `FUNCTION LABEL` for one GPU, `FUNCTION` for all, `* LABEL` for all calls to one GPU."""
 
-    def __init__(self) -> None:
-        self._entries: dict[str, tuple[float, float]] = {}
-        """Seconds of pause and the second at which to try again, by name."""
+    _entries: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Seconds of pause and the second at which to try again, by name."""
 
     def add(self, call: str, now: float) -> bool:
         """Add a call that hung; return whether readings are possible without it."""

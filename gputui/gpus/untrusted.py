@@ -12,7 +12,7 @@ import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from gputui.domain.gpu import DiskUse, GpuProcess, Link, ProbeCode
@@ -146,16 +146,16 @@ class ProcessStream:
         return last or ("the connection was closed" if not code else f"its command ended with exit code {code}")
 
 
-class CheckedLines:
+class CheckedLines(Struct, eq=False):
     """Lines of a probe of another machine, each checked. Keeps the GPUs that it knows for the process that follows."""
 
-    def __init__(self) -> None:
-        self.has_begun = False
-        """True once the present process has written what only a probe writes."""
-        self._known: frozenset[str] = frozenset()
-        self._buffer = b""
-        self._garbled = 0
-        self._window, self._bytes = 0.0, 0
+    has_begun: bool = False
+    """True once the present process has written what only a probe writes."""
+    _known: frozenset[str] = frozenset()
+    _buffer: bytes = b""
+    _garbled: int = 0
+    _window: float = 0.0
+    _bytes: int = 0
 
     def begin(self) -> None:
         """Begin the output of another process."""
