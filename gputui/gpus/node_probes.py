@@ -351,7 +351,6 @@ class ProbeTurn(Protocol):
 
     def take(self) -> bool:
         """Take the lock if it is free; return whether this process has it. Raises OSError if there can be none."""
-        ...
 
     def release(self) -> None: ...
 

@@ -54,7 +54,6 @@ class EndLedger(Protocol):
 
     def add(self, events: Iterable[str]) -> None:
         """Record durably that these were told; raises OSError."""
-        ...
 
 
 class EndFinder(Struct, eq=False):

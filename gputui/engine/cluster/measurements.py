@@ -49,35 +49,27 @@ class TelemetryLedger(Protocol):
     @property
     def is_empty(self) -> bool:
         """Return whether there is neither a record nor a mark."""
-        ...
 
     def refresh(self) -> None:
         """Read what other processes have added."""
-        ...
 
     def of(self, job_id: JobId, started_at: datetime) -> tuple[AttemptTelemetry, tuple[str, ...]] | None:
         """Return what was measured in this run, with its GPUs; None if nothing was, or it has not ended."""
-        ...
 
     def add(self, job_id: JobId, started_at: datetime, found: AttemptTelemetry, gpus: tuple[str, ...]) -> None:
         """Record durably what was measured in a run that has ended; raises OSError."""
-        ...
 
     def note_end(self, job_id: JobId, started_at: datetime, words: str) -> None:
         """Record durably why a run of a job is ended from here; raises OSError."""
-        ...
 
     def end_of(self, job_id: JobId, started_at: datetime) -> str:
         """Return why this run was ended from here; empty if it was not."""
-        ...
 
     def idle(self, now: datetime) -> Mapping[str, datetime]:
         """Return the idle GPUs, by the time since which they are."""
-        ...
 
     def mark(self, gpus: Mapping[str, datetime], now: datetime) -> None:
         """Mark these GPUs as idle, and no others; raises OSError."""
-        ...
 
 
 class MeasuredJobs(Struct, eq=False):

@@ -204,7 +204,6 @@ class Duty(Protocol):
 
     def update(self, snapshot: Snapshot) -> None:
         """Do it for a new snapshot, also for one that is out of date because the engine does not answer."""
-        ...
 
     def notices(self) -> tuple[Notice, ...]: ...
 
