@@ -6,7 +6,6 @@ cover less time.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import stat
@@ -205,7 +204,7 @@ class GpuLog:
 def read_gpu_log(directory: Path) -> list[TakenStep]:
     steps = []
     for line in _lines(directory / GPU_LOG)[-2 * KEPT :]:
-        with contextlib.suppress(msgspec.MsgspecError):
+        with suppress(msgspec.MsgspecError):
             steps.append(_STEP_DECODER.decode(line))
     return steps
 

@@ -80,24 +80,17 @@ class Actions(ActionContext, eq=False, dict=True):
         check_action(self.caller, action)
         context = replace(self, on_progress=on_progress) if on_progress else self
         if isinstance(action, SubmitJobs):
-            from gputui.engine.actions.admission import submit
-
-            return submit(context, action.submissions)
+            return admission.submit(context, action.submissions)
         if isinstance(action, JobAction | PlaceJobs):
             return change_jobs(context, action)
         if isinstance(action, AddRecurring | PauseRecurring | ResumeRecurring | RemoveRecurring):
-            from gputui.engine.actions.admission import change_recurring
-
-            return change_recurring(context, action)
-
+            return admission.change_recurring(context, action)
         return change_controls(context, action)
 
     def foresee(self, action: Action) -> Done:
         """Return what `act` would do; of actions about anything else than jobs and reservations nothing is known."""
         check_action(self.caller, action)
         if isinstance(action, SubmitJobs):
-            from gputui.engine.actions import admission
-
             return admission.foreseen(self, action.submissions)
         if isinstance(action, JobAction | PlaceJobs):
             named = _named_dependencies(self, action.edit) if isinstance(action, EditJobs) else {}
@@ -108,9 +101,7 @@ class Actions(ActionContext, eq=False, dict=True):
         return Done()
 
     def submit_run(self, recurring: JobId, submission: Submission) -> tuple[JobId, ...]:
-        from gputui.engine.actions.admission import submit
-
-        return submit(self, (submission,), recurring).ids
+        return admission.submit(self, (submission,), recurring).ids
 
     def undo(
         self, changes: Iterable[UndoableChange], on_progress: Progress | None = None
