@@ -106,26 +106,6 @@ def _share(metric: Any) -> float | None:
     return min(1.0, value / 100) if is_known else None
 
 
-class Activity:
-    def __init__(self) -> None:
-        self._readers: dict[str, ActivityReader] = {}
-
-    def read(self, device: Device) -> dict[str, object]:
-        """Return the activity of a reachable device; raises LostError."""
-        reader = self._readers.get(device.uuid)
-        if reader is None:
-            reader = self._readers[device.uuid] = ActivityReader(device)
-        return reader.read()
-
-    def close(self) -> None:
-        for reader in self._readers.values():
-            try:
-                reader.close()
-            except LostError:
-                continue
-        self._readers.clear()
-
-
 ALL_SHARES = "GPU-all"
 """Same value as in `domain.gpu`, which takes long to import."""
 
@@ -136,7 +116,6 @@ class ProbeFailedError(Exception):
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
         self.code = code
-        self.text = text
 
 
 class RestartRequired(Exception):  # noqa: N818 - nothing went wrong
@@ -184,7 +163,7 @@ class Probe:
         self._linking: Iterator[dict[str, list[dict[str, object]]] | None] = iter(())
         self._xids = Xids([])
         self._focus = DetailReadings()
-        self._activity = Activity()
+        self._activity: dict[str, ActivityReader] = {}
         self._sharing: dict[str, DetailReadings] = {}
         """Readings of the GPUs with wanted process shares, except the GPU in focus."""
         self.shared: frozenset[str] = frozenset()
@@ -226,8 +205,12 @@ class Probe:
     def _relist(self, devices: list[Device]) -> None:
         pending = self._xids.collect()
         self._xids.close()
-        self._activity.close()
-        self._devices = devices
+        for reader in self._activity.values():
+            try:
+                reader.close()
+            except LostError:
+                continue
+        self._devices, self._activity = devices, {}
         self._xids = Xids(devices)
         self._links, self._linking = {}, links_of(devices)
         self._others = {}
@@ -281,7 +264,9 @@ class Probe:
                 result["slow"] = slow_readings(device.handle)
                 self._others[device.uuid] = list_other_processes(device.handle)
             if lists:
-                result.update(self._activity.read(device))
+                if device.uuid not in self._activity:
+                    self._activity[device.uuid] = ActivityReader(device)
+                result.update(self._activity[device.uuid].read())
                 result["processes"] = processes = self._list(device)
                 result["lists_processes"] = processes is not None or not cannot_list(device.handle)
         except LostError:
@@ -497,7 +482,7 @@ def main(arguments: list[str], read_group: ReadGroup | None = None) -> int:
             return 0
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - as it was started; the same process and pipes with a fresh NVML
     except ProbeFailedError as error:
-        emit({"kind": "failed", "code": error.code, "text": error.text})
+        emit({"kind": "failed", "code": error.code, "text": str(error)})
         return 1
     except LostError:
         emit({"kind": "failed", "code": "GpuLost", "text": "nvmlInit"})
