@@ -16,7 +16,7 @@ from gputui.domain.as_json import explanation_json, job_json
 from gputui.domain.filter import parse_filter, seen
 from gputui.domain.job import ArrayRef, Job
 from gputui.domain.policy.plan import plan
-from gputui.domain.policy.whatif import change_of, explain, what_if
+from gputui.domain.policy.whatif import change_of, compared, explain
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
@@ -115,4 +115,4 @@ def test_what_if_survives_arrays(picture: Snapshot) -> None:
         change_of(Hold(tuple(ids)), NOW),
         change_of(SetPriority(tuple(ids[1:]), 10, relative=True), NOW),
     ):
-        what_if(replace(picture, taken_at=NOW), change, SETTINGS, NOW)
+        assert isinstance(compared(replace(picture, taken_at=NOW), change, SETTINGS, NOW).shifts, tuple)

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from gputui.domain.gpu import Drain, GpuState, index_ranges
 from gputui.domain.policy.planning_context import DurationSource
-from gputui.domain.policy.whatif import Bar, BarKind, KeptWindow, Shift
+from gputui.domain.policy.whatif import Bar, BarKind, Shift
+from gputui.domain.settings import Window
 from gputui.domain.text import width
 from gputui.tui.palette import ascii_of
 from gputui.tui.present.cells import Cell, clock, distance
@@ -74,7 +75,7 @@ def test_each_kind_has_a_shape_of_its_own(in_terminal: Callable[[str], str]) -> 
 
 
 def test_ascii_bars_use_only_ascii() -> None:
-    window = KeptWindow("exam", NOW, NOW + HOUR, (uuid(0),))
+    window = Window("exam", NOW, NOW + HOUR, gpus=(uuid(0),))
     drain = view(0, GpuState.DRAINED, drain=Drain("fan", "alice", NOW))
     row = gpu_row(Drawn(HERE, NOW, (window,), {7: "train"}), kinds(), drain)
     assert "".join(ascii_of(value) for value, _ in (*row, *axis(HERE, 0), *legend())).isascii()
@@ -91,7 +92,7 @@ def test_a_bar_has_its_job_in_it_and_ends_at_the_edges() -> None:
 
 
 def test_reservations_and_conflicts_are_under_the_bars() -> None:
-    window = KeptWindow("exam", NOW + HOUR, NOW + 3 * HOUR, (uuid(0),))
+    window = Window("exam", NOW + HOUR, NOW + 3 * HOUR, gpus=(uuid(0),))
     row = gpu_row(Drawn(HERE, NOW, (window,), {7: "x"}), [bar(150, 400)], view(0))
     assert text(row).startswith("│     ")
     assert " exam ░░░├7 x" in text(row)

@@ -19,7 +19,7 @@ from gputui.domain.action import DrainGpus, SetPriority
 from gputui.domain.gpu import Drain
 from gputui.domain.policy import whatif as policy
 from gputui.domain.policy.planning_context import DurationSource
-from gputui.domain.policy.whatif import Bar, BarKind, Comparison, Timeline, change_of, compared, what_if
+from gputui.domain.policy.whatif import Bar, BarKind, Comparison, Timeline, change_of, compared
 from gputui.domain.settings import PolicySettings, Settings, Window
 from gputui.domain.snapshot import Controls, Snapshot
 from gputui.tui.present.timeline import Outlook, Subject, scale_of, what_if_lines
@@ -281,7 +281,9 @@ async def test_the_panel_opens_at_once_and_no_key_waits_for_the_forecast(
         slow.go_on.set()
         await until(pilot, lambda: panel.comparison is not None)
         assert panel.comparison is not None
-        shifts = what_if(console.snapshot, change_of(SetPriority((111,), 80), NOW), Settings(policy=plans.KEPT), NOW)
+        shifts = compared(
+            console.snapshot, change_of(SetPriority((111,), 80), NOW), Settings(policy=plans.KEPT), NOW
+        ).shifts
         assert panel.comparison.shifts == shifts
         await console.press(pilot, "enter")
         assert console.store.get(111).priority == 80

@@ -25,7 +25,7 @@ from gputui.domain.policy.placement import (
     size,
     usable_gpus,
 )
-from gputui.domain.settings import PolicySettings, TenantSettings
+from gputui.domain.settings import PolicySettings, TenantSettings, Window
 
 _FAR = 500.0
 """Number of half-lives after which the origin is moved, long before a float would overflow."""
@@ -168,19 +168,12 @@ def release_gpus(run: RunningJob, free: list[int], shares: SharedGpus) -> None:
 
 
 class ReservedWindow(Struct, frozen=True):
-    """GPUs reserved for a time."""
+    """GPUs reserved for a time, in seconds since the epoch."""
 
-    name: str
+    window: Window
     start: float
     end: float
     masks: tuple[int, ...]
-    tenant: str | None
-    priority: int | None
-
-    def admits(self, tenant: str, priority: int) -> bool:
-        return (self.tenant is not None and tenant == self.tenant) or (
-            self.priority is not None and priority >= self.priority
-        )
 
 
 class PolicyRules(Struct, frozen=True):

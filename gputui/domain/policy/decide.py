@@ -101,7 +101,7 @@ def gpus_kept_for_others(cluster: ClusterState, key: LaneKey, start: float, end:
     """Return the GPUs reserved for others between start and end, by node; None if there are none."""
     tenant, priority = key.tenant, key.priority
     bound = [each for each in cluster.keeps if each.start < end and start < each.end]
-    return _united(cluster, [keep for keep in bound if not keep.admits(tenant, priority)])
+    return _united(cluster, [keep for keep in bound if not keep.window.admits(tenant, priority)])
 
 
 def _united(cluster: ClusterState, keeps: Sequence[ReservedWindow]) -> list[int] | None:
@@ -144,7 +144,7 @@ def _moments(cluster: ClusterState, key: LaneKey, item: Waiting, now: float) -> 
     """
     moments = [(run.ends(now), run.id) for run in cluster.runs.values() if run.width]
     moments += [
-        (keep.end, -1) for keep in cluster.keeps if keep.end > now and not keep.admits(key.tenant, key.priority)
+        (keep.end, -1) for keep in cluster.keeps if keep.end > now and not keep.window.admits(key.tenant, key.priority)
     ]
     settles = item.since + cluster.rules.patience
     if any(cluster.freed):
@@ -348,7 +348,7 @@ class Pass(Struct, eq=False):
         who = (key.tenant, key.priority)
         found = self.kinds.get(who)
         if found is None:
-            found = self.kinds[who] = tuple(keep.admits(*who) for keep in self.cluster.keeps)
+            found = self.kinds[who] = tuple(keep.window.admits(*who) for keep in self.cluster.keeps)
         return found
 
     def _is_open(self, lane: Lane) -> bool:
@@ -455,7 +455,7 @@ class Pass(Struct, eq=False):
         if not cluster.keeps or grant is None:
             return grant
         begun = [keep for keep in cluster.keeps if keep.start <= self.now < keep.end]
-        own = _united(cluster, [keep for keep in begun if keep.admits(key.tenant, key.priority)])
+        own = _united(cluster, [keep for keep in begun if keep.window.admits(key.tenant, key.priority)])
         if own is None:
             return grant
         own_first = [mask & mine for mask, mine in zip(usable, own, strict=True)]

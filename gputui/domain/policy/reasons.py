@@ -197,7 +197,7 @@ class Reasons(Mapping[JobId, Reason]):
         if refused.why is Refusal.WINDOW:
             end = self._context.second + entry.key.duration
             windows = "".join(
-                f"; {plural(sum(mask.bit_count() for mask in keep.masks), 'GPU')} reserved by {keep.name} "
+                f"; {plural(sum(mask.bit_count() for mask in keep.masks), 'GPU')} reserved by {keep.window.name} "
                 f"from {self._time(keep.start)} to {self._time(keep.end)}, and it may run until {self._time(end)}"
                 for keep in self._against(entry)
             )
@@ -262,7 +262,9 @@ class Reasons(Mapping[JobId, Reason]):
         now, end = self._context.second, self._context.second + entry.key.duration
         tenant, priority = entry.key.tenant, entry.job.priority
         keeps = self._context.cluster.keeps
-        return [keep for keep in keeps if keep.start < end and now < keep.end and not keep.admits(tenant, priority)]
+        return [
+            keep for keep in keeps if keep.start < end and now < keep.end and not keep.window.admits(tenant, priority)
+        ]
 
     def _quota(self, entry: QueuedJob, refused: Refused) -> str:
         cluster, job = self._context.cluster, entry.job

@@ -182,7 +182,7 @@ def _choose_for_all(
         judged = seen[number] = _judged(view, masks, scene)
         if judged.state is not WindowState.RELEASED:
             start, end = window.start.timestamp(), window.end.timestamp()
-            keeps.append(ReservedWindow(window.name, start, end, masks, window.tenant, window.priority))
+            keeps.append(ReservedWindow(window, start, end, masks))
             short += lacking
     return tuple(seen[number] for number in range(len(ordered))), tuple(keeps), short
 

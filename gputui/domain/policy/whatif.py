@@ -25,7 +25,7 @@ from gputui.domain.policy.planning_context import DurationSource, PlanningContex
 from gputui.domain.policy.queue_order import OrderedQueue, order_queue, usage_by_tenant
 from gputui.domain.policy.waits import Dependencies, keep_wait
 from gputui.domain.runs import Spans, spans_of
-from gputui.domain.settings import Settings
+from gputui.domain.settings import Settings, Window
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, Reason, utc_moment
 from gputui.domain.text import format_duration, plural
@@ -59,24 +59,14 @@ class Bar(Struct, frozen=True):
     """Job that preempts it at the end; it starts again later."""
 
 
-class KeptWindow(Struct, frozen=True):
-    """GPUs that a reservation keeps."""
-
-    name: str
-    start: datetime
-    end: datetime
-    gpus: tuple[str, ...]
-    tenant: str | None = None
-    priority: int | None = None
-
-
 class Timeline(Struct, frozen=True, dict=True):
     """Running jobs and forecast starts, as of `at`."""
 
     at: datetime
     bars: tuple[Bar, ...] = ()
     """Running jobs, then forecast starts in order."""
-    windows: tuple[KeptWindow, ...] = ()
+    windows: tuple[Window, ...] = ()
+    """Reservations that keep GPUs, with the UUIDs of these."""
     order: tuple[JobId, ...] = ()
     """Ids of all waiting jobs, first to start first."""
     promise: Bar | None = None
@@ -126,12 +116,7 @@ def timeline(
         promise = Bar(head.id, BarKind.HEAD, uuids(head.grant), when(head.at), end, expected.source)
     if promise is not None and all(bar.job_id != promise.job_id for bar in planned):
         planned.append(promise)
-    windows = tuple(
-        KeptWindow(
-            keep.name, when(keep.start), when(keep.end), uuids(tuple(enumerate(keep.masks))), keep.tenant, keep.priority
-        )
-        for keep in context.cluster.keeps
-    )
+    windows = tuple(replace(keep.window, gpus=uuids(tuple(enumerate(keep.masks)))) for keep in context.cluster.keeps)
     bars = (*_running(context, snapshot.jobs), *planned)
     return Timeline(now, bars, windows, decided.waiting.ids(), promise, when(reach.at) if reach.is_short else None)
 
@@ -205,11 +190,6 @@ class Comparison(Struct, frozen=True, dict=True):
             for place, job_id in enumerate(self.after.order, 1)
             if before.get(job_id, place) != place
         )
-
-
-def what_if(snapshot: Snapshot, change: SnapshotChange, settings: Settings, now: datetime) -> tuple[Shift, ...]:
-    """Return the waiting jobs that the change would start earlier or later, in the order after it."""
-    return compared(snapshot, change, settings, now).shifts
 
 
 def compared(

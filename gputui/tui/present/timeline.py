@@ -15,7 +15,8 @@ from gputui.domain.gpu import GpuState, GpuView, HealthCode
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, shown_id
 from gputui.domain.policy.planning_context import DurationSource
-from gputui.domain.policy.whatif import Bar, BarKind, Comparison, KeptWindow, Shift, Timeline
+from gputui.domain.policy.whatif import Bar, BarKind, Comparison, Shift, Timeline
+from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import fit, format_duration, plain, plural, width
@@ -111,7 +112,7 @@ _NOW = Style(color=WARN)
 class Drawn(Struct, frozen=True):
     scale: Scale
     now: datetime
-    windows: tuple[KeptWindow, ...] = ()
+    windows: tuple[Window, ...] = ()
     names: Mapping[JobId, str] = field(default_factory=dict)
     picked: JobId | None = None
     shown_id: Callable[[JobId], str] = str
@@ -469,7 +470,7 @@ def _alike(bars: Iterable[Bar]) -> tuple[tuple[JobId, datetime, datetime], ...]:
     return tuple((bar.job_id, bar.start, bar.end) for bar in bars)
 
 
-def _kept(plan: Timeline, uuid: str) -> tuple[KeptWindow, ...]:
+def _kept(plan: Timeline, uuid: str) -> tuple[Window, ...]:
     return tuple(replace(window, gpus=()) for window in plan.windows if uuid in window.gpus)
 
 
@@ -567,7 +568,7 @@ def bar_lines(bar: Bar, job: Job | None, promise: Bar | None, labels: Labels, no
     return title, ((f"starts {words}; ", PLAIN), (kept, AMBER))
 
 
-def bare_gpu_lines(view: GpuView, windows: Iterable[KeptWindow], labels: Labels, now: datetime) -> tuple[Cell, Cell]:
+def bare_gpu_lines(view: GpuView, windows: Iterable[Window], labels: Labels, now: datetime) -> tuple[Cell, Cell]:
     label = labels.by_uuid.get(view.gpu.uuid, "?")
     is_drained = view.state is GpuState.DRAINED and view.drain is not None
     why = plain(view.drain.reason if view.drain and is_drained else view.why or view.health.text, 200)
@@ -599,7 +600,7 @@ def whole_span(timeline: Timeline, now: datetime) -> timedelta:
 
 LEAST = 4
 _TIMELINE_WHEN, _AHEAD, _NAME = 11, 10, 24
-_Entry: TypeAlias = Bar | KeptWindow | Job
+_Entry: TypeAlias = Bar | Window | Job
 
 
 class _AgendaLines:
@@ -610,7 +611,7 @@ class _AgendaLines:
         self.names = min(_NAME, max((width(self._title(what)) for what in shown), default=0))
 
     def _title(self, what: _Entry) -> str:
-        if isinstance(what, KeptWindow):
+        if isinstance(what, Window):
             return plain(what.name, 60)
         job = what if isinstance(what, Job) else self.jobs.get(what.job_id)
         return job_title(job) if job else f"#{shown_id(what.job_id if isinstance(what, Bar) else what.id)}"
@@ -619,10 +620,10 @@ class _AgendaLines:
         number, space, name = fit(self._title(what), self.names).partition(" ")
         return ((number, BLUE), (f"{space}{name}", PLAIN))
 
-    def line(self, at: datetime, what: Bar | KeptWindow) -> Cell:
+    def line(self, at: datetime, what: Bar | Window) -> Cell:
         ahead = f"in {format_duration(at - self.now)}" if at > self.now else ""
         when: Cell = ((f"{clock(at, self.now):<{_TIMELINE_WHEN}} ", PLAIN), (f"{ahead:<{_AHEAD}} ", DIM))
-        if isinstance(what, KeptWindow):
+        if isinstance(what, Window):
             until = f" kept on {self.labels.of_all(what.gpus)} until {clock(what.end, self.now)}"
             return (*when, ("░ ", BLUE), (fit(self._title(what), self.names), PLAIN), (until, DIM))
         where = self.labels.of_all(what.gpus)
@@ -646,7 +647,7 @@ def agenda_lines(timeline: Timeline | None, snapshot: Snapshot, labels: Labels, 
     if timeline is None or most < LEAST:
         return []
     room = most - 1
-    moments: list[tuple[datetime, Bar | KeptWindow]] = []
+    moments: list[tuple[datetime, Bar | Window]] = []
     for bar in timeline.bars:
         if bar.kind is not BarKind.RUNNING:
             moments.append((bar.start, bar))

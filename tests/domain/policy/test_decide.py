@@ -14,7 +14,7 @@ from gputui.domain.job import Job
 from gputui.domain.policy.availability import AWAITED
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.policy.planning_context import Durations, DurationSource
-from gputui.domain.policy.whatif import Shift, change_of, submitted, what_if
+from gputui.domain.policy.whatif import Shift, change_of, compared, submitted
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings, TenantSettings, Window
 from gputui.domain.snapshot import Node, Snapshot, Usage
 from gputui.domain.state import JobState, PendingReason
@@ -287,20 +287,20 @@ def test_what_if_lists_the_jobs_whose_start_shifts() -> None:
         job(3, gpus=8, age=40, time_limit=2 * HOUR),
     ]
     now, later = NOW + HOUR, NOW + 2 * HOUR
-    raised = what_if(seen(jobs), change_of(SetPriority((3,), 90), NOW), Settings(), NOW)
+    raised = compared(seen(jobs), change_of(SetPriority((3,), 90), NOW), Settings(), NOW).shifts
     assert raised == (Shift(3, later, now), Shift(2, now, NOW + 3 * HOUR))
-    assert what_if(seen(jobs), change_of(Cancel((2,)), NOW), Settings(), NOW) == (
+    assert compared(seen(jobs), change_of(Cancel((2,)), NOW), Settings(), NOW).shifts == (
         Shift(3, later, now),
         Shift(2, now, None),
     )
-    assert what_if(seen(jobs), change_of(Cancel((1,)), NOW), Settings(), NOW)[0] == Shift(2, now, NOW)
-    assert what_if(seen(jobs), change_of(DrainGpus((uuid(7),)), NOW), Settings(), NOW) == (
+    assert compared(seen(jobs), change_of(Cancel((1,)), NOW), Settings(), NOW).shifts[0] == Shift(2, now, NOW)
+    assert compared(seen(jobs), change_of(DrainGpus((uuid(7),)), NOW), Settings(), NOW).shifts == (
         Shift(2, now, None),
         Shift(3, later, None),
     )
-    added = what_if(seen(jobs), submitted(job(9, gpus=8)), Settings(), NOW)
+    added = compared(seen(jobs), submitted(job(9, gpus=8)), Settings(), NOW).shifts
     assert added == (Shift(9, None, NOW + 4 * HOUR),)
-    assert what_if(seen(jobs), lambda snapshot: snapshot, Settings(), NOW) == ()
+    assert compared(seen(jobs), lambda snapshot: snapshot, Settings(), NOW).shifts == ()
 
 
 def test_a_dependent_job_and_one_that_begins_later_are_forecast() -> None:

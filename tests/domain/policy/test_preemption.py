@@ -20,7 +20,7 @@ from gputui.domain.job import Attempt, Job, Placement, Stopping
 from gputui.domain.job_spec import GpuRequest, JobId, whole_class
 from gputui.domain.policy.plan import Plan, Preemption, plan
 from gputui.domain.policy.preemption import Candidate, cheapest_victims, lost_work
-from gputui.domain.policy.whatif import change_of, what_if
+from gputui.domain.policy.whatif import change_of, compared
 from gputui.domain.settings import PolicySettings, Settings, TenantSettings, Window
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState, PendingReason
@@ -298,13 +298,13 @@ def test_what_if_shows_the_preemption() -> None:
     before = seen([low(1, 0, 4, time_limit=2 * HOUR), job(2, gpus=4, time_limit=HOUR, priority=20)])
     shifts = {
         shift.job_id: shift
-        for shift in what_if(before, change_of(SetPriority((2,), 90), NOW), Settings(policy=policy()), NOW)
+        for shift in compared(before, change_of(SetPriority((2,), 90), NOW), Settings(policy=policy()), NOW).shifts
     }
     assert (shifts[2].before, shifts[2].after) == (NOW + HOUR, NOW + GRACE)
     assert (shifts[1].before, shifts[1].after, shifts[1].is_stopped) == (None, NOW + GRACE + HOUR, True)
     assert not shifts[2].is_stopped
     after = seen([low(1, 0, 4, time_limit=2 * HOUR), job(2, gpus=4, time_limit=HOUR, priority=90)])
-    assert what_if(after, change_of(Cancel((2,)), NOW), Settings(policy=policy()), NOW)[-1].after is None
+    assert compared(after, change_of(Cancel((2,)), NOW), Settings(policy=policy()), NOW).shifts[-1].after is None
 
 
 @dataclass(frozen=True)

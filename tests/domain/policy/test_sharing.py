@@ -18,7 +18,7 @@ from gputui.domain.policy.decide import decide
 from gputui.domain.policy.lanes import LaneKey, Waiting
 from gputui.domain.policy.placement import Ask, NodeLayout, SharedGpus, SharedSlots, gpu_bits
 from gputui.domain.policy.plan import Arrival, Plan, plan, simulate
-from gputui.domain.policy.whatif import Shift, change_of, what_if
+from gputui.domain.policy.whatif import Shift, change_of, compared
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState, PendingReason
@@ -197,8 +197,8 @@ def test_a_longer_job_may_join_a_promised_sharer_if_there_is_room() -> None:
 def test_what_if_frees_a_shared_gpu_only_when_its_last_job_is_gone() -> None:
     jobs = [on(1, 0, time_limit=HOUR), on(2, 0, time_limit=2 * HOUR + timedelta(seconds=60)), job(3, gpus=1)]
     settings, shown = Settings(policy=PolicySettings(share=("all",))), seen(jobs, 1, {})
-    assert what_if(shown, change_of(Cancel((1,)), NOW), settings, NOW) == ()
-    [shift] = what_if(shown, change_of(Cancel((1, 2)), NOW), settings, NOW)
+    assert compared(shown, change_of(Cancel((1,)), NOW), settings, NOW).shifts == ()
+    [shift] = compared(shown, change_of(Cancel((1, 2)), NOW), settings, NOW).shifts
     assert shift == Shift(3, NOW + 2 * HOUR, NOW)
 
 
