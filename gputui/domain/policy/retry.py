@@ -52,42 +52,44 @@ class _Outcome(Struct, frozen=True):
     is_fast: bool
 
 
-_Key = tuple[int | None, str]
-"""Submitter, and image or tenant: nobody can pause another user's jobs by failing, or is told how they failed."""
-_Groups = dict[_Key, list[_Outcome]]
+_Key = tuple[str, int | None, str]
+"""`image` or `tenant`, submitter, and its name: nobody can pause another user's jobs by failing, or is told how they
+failed."""
 
 
 class FastFailureGuard(Struct, frozen=True):
     """Images and tenants of a user whose latest jobs all failed fast, each with a sentence."""
 
-    images: Mapping[_Key, str] = field(default_factory=dict)
-    tenants: Mapping[_Key, str] = field(default_factory=dict)
+    paused: Mapping[_Key, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, jobs: Iterable[Job], settings: SchedulerSettings) -> FastFailureGuard:
         if not settings.fast_failing_jobs:
             return cls()
-        images: _Groups = defaultdict(list)
-        tenants: _Groups = defaultdict(list)
-        released: dict[tuple[str, _Key], datetime] = {}
+        groups: dict[_Key, list[_Outcome]] = defaultdict(list)
+        released: dict[_Key, datetime] = {}
         for job in jobs:
-            image, tenant = (job.submitted_uid, job.spec.image or ""), (job.submitted_uid, job.spec.tenant)
-            if job.released_at is not None:
-                for key in (("image", image), ("tenant", tenant)):
+            outcome = _outcome(job, settings) if job.attempts else None
+            for key in _keys(job):
+                if job.released_at is not None:
                     released[key] = max(job.released_at, released.get(key, job.released_at))
-            if job.attempts and (outcome := _outcome(job, settings)):
-                if job.spec.image:  # host jobs have none
-                    images[image].append(outcome)
-                tenants[tenant].append(outcome)
-        return cls(_paused("image", images, released, settings), _paused("tenant", tenants, released, settings))
+                if outcome is not None:
+                    groups[key].append(outcome)
+        return cls(_paused(groups, released, settings))
 
     def __bool__(self) -> bool:
-        return bool(self.images or self.tenants)
+        return bool(self.paused)
 
     def reason(self, job: Job) -> str | None:
         """Return why the job waits with its image or its tenant; None when it does not."""
-        uid = job.submitted_uid
-        return self.images.get((uid, job.spec.image or "")) or self.tenants.get((uid, job.spec.tenant))
+        return next((self.paused[key] for key in _keys(job) if key in self.paused), None)
+
+
+def _keys(job: Job) -> tuple[_Key, ...]:
+    tenant = ("tenant", job.submitted_uid, job.spec.tenant)
+    return (
+        (("image", job.submitted_uid, job.spec.image), tenant) if job.spec.image else (tenant,)
+    )  # host jobs have none
 
 
 def _outcome(job: Job, settings: SchedulerSettings) -> _Outcome | None:
@@ -101,7 +103,7 @@ def _outcome(job: Job, settings: SchedulerSettings) -> _Outcome | None:
 
 
 def _paused(
-    kind: str, groups: _Groups, released: Mapping[tuple[str, _Key], datetime], settings: SchedulerSettings
+    groups: Mapping[_Key, list[_Outcome]], released: Mapping[_Key, datetime], settings: SchedulerSettings
 ) -> dict[_Key, str]:
     many = settings.fast_failing_jobs
     paused = {}
@@ -109,12 +111,12 @@ def _paused(
         if len(outcomes) < many:
             continue
         latest = heapq.nlargest(many, outcomes, key=lambda outcome: (outcome.at, outcome.job.id))
-        since = released.get((kind, key))
+        since = released.get(key)
         if all(outcome.is_fast and (since is None or outcome.at > since) for outcome in latest):
             last = latest[0]
             cause = next((each.cause.text for each in reversed(last.job.attempts) if each.cause), "")
             paused[key] = (
-                f"{kind} {key[1]} is paused, since its last {settings.fast_failing_jobs} jobs failed within "
+                f"{key[0]} {key[2]} is paused, since its last {settings.fast_failing_jobs} jobs failed within "
                 f"{format_duration(settings.fast_failure)} (job {last.job.shown_id}: {cause}); release one to continue"
             )
     return paused
