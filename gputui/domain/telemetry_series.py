@@ -69,19 +69,16 @@ class Recording(Struct):
     seconds: dict[str, bytes] = field(default_factory=dict)
 
 
-class Recorder:
-    __slots__ = ("_columns", "begin", "end", "length", "width")
-
-    def __init__(self, begin: float) -> None:
-        self.begin, self.end = begin, begin
-        self.width = 1.0
-        self.length = 0
-        self._columns: dict[str, tuple[array[float], array[float]]] = {}
+class Recorder(Struct, eq=False):
+    begin: float
+    end: float
+    width: float = 1.0
+    length: int = 0
+    _columns: dict[str, tuple[array[float], array[float]]] = field(default_factory=dict)
 
     @classmethod
     def resumed(cls, saved: Recording) -> Recorder:
-        recorder = cls(saved.begin)
-        recorder.width, recorder.end, recorder.length = saved.width, saved.end, min(COLUMNS, saved.length)
+        recorder = cls(saved.begin, saved.end, saved.width, min(COLUMNS, saved.length))
         for name in READINGS:
             sums, seconds = array("f", saved.sums.get(name, b"")), array("f", saved.seconds.get(name, b""))
             if len(sums) == len(seconds) == COLUMNS:
@@ -349,7 +346,7 @@ class Tally:
     def __init__(self, record: TallyRecord) -> None:
         self.record = record
         saved, record.recording = record.recording, None
-        self._recorder = Recorder.resumed(saved) if saved else Recorder(record.began)
+        self._recorder = Recorder.resumed(saved) if saved else Recorder(record.began, record.began)
 
     def save(self) -> TallyRecord:
         self.record.recording = self._recorder.save()

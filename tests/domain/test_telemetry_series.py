@@ -20,7 +20,7 @@ steps = st.tuples(st.floats(0.001, 1e6), st.floats(0, 1e6), values)
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(steps, min_size=1, max_size=60))
 def test_a_series_is_small_and_keeps_first_and_last(recorded: list[tuple[float, float, dict[str, float]]]) -> None:
-    recorder, moment = Recorder(BEGIN), BEGIN
+    recorder, moment = Recorder(BEGIN, BEGIN), BEGIN
     for seconds, pause, told in recorded:
         recorder.add(moment, moment + seconds, told)
         moment += seconds
@@ -39,7 +39,7 @@ def test_a_series_is_small_and_keeps_first_and_last(recorded: list[tuple[float, 
 
 def test_folding() -> None:
     # the worst noise of a long job fits
-    chosen, recorder = random.Random(3), Recorder(BEGIN)
+    chosen, recorder = random.Random(3), Recorder(BEGIN, BEGIN)
     for second in range(COLUMNS):
         recorder.add(BEGIN + second, BEGIN + second + 1, {name: chosen.random() * 8e10 for name in READINGS})
     text = packed(recorder.series())
@@ -49,7 +49,7 @@ def test_folding() -> None:
     for name, means in recorder.series().means.items():
         assert found.means[name] == pytest.approx(means, abs=8e10 / 500)
     # folding keeps means and gaps
-    recorder = Recorder(BEGIN)
+    recorder = Recorder(BEGIN, BEGIN)
     for second in range(4 * COLUMNS):
         if not 400 <= second < 600:
             recorder.add(BEGIN + second, BEGIN + second + 1, {"power": float(second)})
@@ -60,12 +60,12 @@ def test_folding() -> None:
     assert means[-1] == pytest.approx(4 * COLUMNS - 2.5)
     assert set(means[100:150]) == {None}
     # a reading counts in all columns that it covers
-    recorder = Recorder(BEGIN)
+    recorder = Recorder(BEGIN, BEGIN)
     recorder.add(BEGIN - 5, BEGIN + 2.5, {"cpus": 2.0})
     recorder.add(BEGIN + 2.5, BEGIN + 3, {"cpus": 4.0})
     assert recorder.series().means["cpus"] == (2.0, 2.0, 3.0)
 
 
-@cases("text", ["", "no", "é", packed(Recorder(BEGIN).series())[:-3]])
+@cases("text", ["", "no", "é", packed(Recorder(BEGIN, BEGIN).series())[:-3]])
 def test_invalid_data_give_no_series(text: str) -> None:
     assert unpacked(text) is None
