@@ -279,7 +279,7 @@ class Top(_JobAction, frozen=True, tag="top"):
     """Put waiting jobs at the head of the queue, before all that were put there earlier."""
 
     def apply(self, job: Job, now: datetime, by: str) -> Job:
-        return _ranked(job, job.topped(now), by)
+        return _ranked(job, job.evolve(topped_at=now, placed=None), by)
 
 
 class EditJobs(_JobAction, frozen=True, tag="edit"):
@@ -313,7 +313,8 @@ def put(job: Job, placed: Placed, by: str) -> Job:
     if job.state is not JobState.PENDING:
         raise GputuiError(f"job {job.shown_id} is {job.state}: only a waiting job has a place in the queue")
     refuse_cancelled(job)
-    return _ranked(job, job.put(placed), by)
+    after = job.evolve(priority=placed.priority, topped_at=placed.topped_at, placed=placed)
+    return _ranked(job, after, by)
 
 
 class _ControlAction(BaseAction, frozen=True):

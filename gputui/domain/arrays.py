@@ -75,13 +75,9 @@ def id_word(group: tuple[Job, ...]) -> str:
     return f"{shown_id(first.array.id)}_[{elements_word(group)}{limit}]"
 
 
-def elements_word(group: Iterable[Job]) -> str:
-    """Return the indices of these elements of an array, `0-4,7,9-12`, or only the first if there are many."""
-    return runs.words(_by_index(_runs(group)), MAX_INDICES)
-
-
-def all_indices(job: Job) -> str:
-    return runs.words(_by_index(_runs((job,))))
+def elements_word(group: Iterable[Job], longest: int | None = MAX_INDICES) -> str:
+    """Return the indices of these elements of an array, `0-4,7,9-12`, or only the first if that is too long."""
+    return runs.words(_by_index(_runs(group)), longest)
 
 
 def indices_word(indices: Iterable[int]) -> str:

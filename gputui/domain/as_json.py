@@ -56,7 +56,7 @@ def job_json(job: Job, snapshot: Snapshot = EMPTY) -> Json:
     place: Json | None = None
     if array:  # for waiting elements that are one entry, with their indices
         place = {"id": array.id, "index": array.index, "limit": array.limit, "count": job.count}
-        place["indices"] = arrays.all_indices(job)
+        place["indices"] = arrays.elements_word((job,), None)
     return {
         "id": job.id,
         **attributes(spec, "name comment"),

@@ -214,8 +214,8 @@ class ProcessTarget(Struct, frozen=True):
 
     pid: int
     ticks: int | None
-    user: str = ""
-    command: str = ""
+    user: str | None = None
+    command: str | None = None
     gpus: tuple[str, ...] = ()
     what: str = ""
     container_id: str | None = None
@@ -249,20 +249,8 @@ class ProcessTarget(Struct, frozen=True):
 
 
 def process_target(row: GpuProcessRow) -> ProcessTarget | None:
-    if row.pid is None:
-        return None
-    return ProcessTarget(
-        row.pid,
-        row.ticks,
-        row.user or "",
-        row.command or "",
-        row.gpus,
-        row.what,
-        row.container_id,
-        row.job_id,
-        row.is_visible,
-        row.machine,
-    )
+    names = ProcessTarget.__struct_fields__
+    return None if row.pid is None else ProcessTarget(**{name: getattr(row, name) for name in names})
 
 
 class SignalOutcome(Struct, frozen=True):

@@ -246,12 +246,6 @@ class Job(Struct, frozen=True, weakref=True):
         wanted = self.priority + value if relative else value
         return self.evolve(priority=min(MAX_PRIORITY, max(0, wanted)), topped_at=None, placed=None)
 
-    def topped(self, at: datetime) -> Job:
-        return self.evolve(topped_at=at, placed=None)
-
-    def put(self, placed: Placed) -> Job:
-        return self.evolve(priority=placed.priority, topped_at=placed.topped_at, placed=placed)
-
     @property
     def image_words(self) -> str:
         return self.spec.image or _WITHOUT_IMAGE.get(self.submitted_via, "none: a host process")

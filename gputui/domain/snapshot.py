@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import chain
-from types import MappingProxyType
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -63,9 +62,6 @@ class Unreadable(Struct, frozen=True):
     def sentence(self) -> str:
         held = f"; GPUs that it may hold count as taken: {', '.join(self.gpus)}" if self.gpus else ""
         return f"{self.kind} {self.key} cannot be read and is left out: {self.why}{held}"
-
-
-EMPTY_MAP: Mapping[JobId, str] = MappingProxyType({})
 
 
 class StandingRule(Struct, frozen=True):
@@ -182,7 +178,7 @@ class Snapshot(Struct, frozen=True, weakref=True):
     reasons: Mapping[JobId, Reason] = field(default_factory=dict)
     """Reason of every waiting job."""
     expected_starts: Mapping[JobId, datetime] = field(default_factory=dict)
-    progress: Mapping[JobId, str] = EMPTY_MAP
+    progress: Mapping[JobId, str] = field(default_factory=dict)
     """Progress of CONFIGURING jobs: pulling its image, 45 %; or what their start waits for."""
     notices: tuple[Notice, ...] = ()
     unreadable: tuple[Unreadable, ...] = ()

@@ -273,7 +273,7 @@ class FakeCluster:
             case SetPriority():
                 return job.prioritised(action.value)
             case Top():
-                return job.topped(self._clock.now())
+                return job.evolve(topped_at=self._clock.now(), placed=None)
             case Release():
                 return job.unheld()
             case Hold():

@@ -99,7 +99,7 @@ def test_moves_to_the_ends_of_the_queue() -> None:
     back = move_by_steps(queue_standings(once, SETTINGS, NOW), {3}, [1], base)
     assert (back.places, back.passes) == ((), 0)
     # a job placed beside one at the head is at the head
-    seen = picture((*JOBS[:3], JOBS[3].topped(NOW)))
+    seen = picture((*JOBS[:3], JOBS[3].evolve(topped_at=NOW)))
     assert order(seen) == [4, 1, 2, 3]
     assert order(moved(seen, [3], -1, -1, -1)) == [3, 4, 1, 2]
     down = moved(seen, [4], 1)
