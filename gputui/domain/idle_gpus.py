@@ -57,18 +57,15 @@ _OVER = 10.0
 """Seconds of use that end a period."""
 
 
-class IdleTracker:
+class IdleTracker(Struct, eq=False):
     """Time since which each held GPU has been idle, by the readings that this process has seen.
 
     The one rule for jobs, foreign processes and containers: utilisation below `console.idle_below` percent for
     `console.idle_after`. A GPU that only a request of a container holds, without memory in use, is not idle but unused.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self._below = settings.console.idle_below / 100
-        self._after = settings.console.idle_after
-        self._floor = settings.scheduler.memory_floor
-        self._tracks: dict[str, IdleTrack] = {}
+    _settings: Settings
+    _tracks: dict[str, IdleTrack] = field(default_factory=dict)
 
     def marked(self, nodes: Iterable[Node], jobs: Mapping[JobId, Job], now: datetime) -> tuple[Node, ...]:
         """Return the nodes with idle GPUs marked; marks of a longer time, as telemetry knows it, stay."""
@@ -89,7 +86,7 @@ class IdleTracker:
                     began = max((job.started_at for job in running if job.started_at is not None), default=track.since)
                     since = max(track.since, began)
                     is_longer = view.idle_since is None or view.idle_since > since
-                    if view.current is not None and now - since >= self._after and is_longer:
+                    if view.current is not None and now - since >= self._settings.console.idle_after and is_longer:
                         view = replace(view, idle_since=since)
                 views.append(view)
             found.append(replace(node, gpus=tuple(views)))
@@ -104,14 +101,14 @@ class IdleTracker:
             return track
         users = running
         if not view.job_ids:  # the foreign processes and containers that keep memory in use
-            holds = bool(sample.processes) or (sample.memory_used or 0) > self._floor
+            holds = bool(sample.processes) or (sample.memory_used or 0) > self._settings.scheduler.memory_floor
             if not holds or view.state not in {GpuState.FOREIGN, GpuState.DRAINED}:
                 return None
             users = frozenset(holder.container_id or holder.pid for holder in view.holders)
             users = users or frozenset({"unknown"} if view.state is GpuState.FOREIGN else ())
         if not users:
             return None
-        is_used = sample.utilization >= self._below
+        is_used = sample.utilization >= self._settings.console.idle_below / 100
         if track is None or track.users.isdisjoint(users):
             return None if is_used else IdleTrack(users, sample.sampled_at, sample.sampled_at)
         passed = max(0.0, (sample.sampled_at - track.read_at).total_seconds())

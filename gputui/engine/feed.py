@@ -6,19 +6,20 @@ import logging
 import threading
 from collections.abc import Callable
 
+from msgspec import Struct, field
+
 from gputui.domain.snapshot import EMPTY, Snapshot
 
 log = logging.getLogger(__name__)
 
 
-class Feed:
+class Feed(Struct, eq=False):
     """Passes each snapshot to every subscriber. Safe to use from any thread."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.latest = EMPTY
-        """Last published snapshot; EMPTY before the first."""
-        self._subscribers: list[Callable[[Snapshot], None]] = []
+    latest: Snapshot = EMPTY
+    """Last published snapshot; EMPTY before the first."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _subscribers: list[Callable[[Snapshot], None]] = field(default_factory=list)
 
     def publish(self, snapshot: Snapshot) -> None:
         """Store the snapshot and pass it to every subscriber, in the calling thread; their errors are logged."""

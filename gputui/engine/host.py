@@ -23,7 +23,7 @@ from gputui.engine import loop
 from gputui.engine.feed import Feed
 from gputui.engine.hooks import Announcer, MakeReport, WeeklyReport, sinks, stored_ends, weekly_of
 from gputui.engine.leadership import SILENT_AFTER, Leadership
-from gputui.engine.loop import AGAIN_AFTER, MOST_FAULTS, Faults, Loop, SchedulingFailedError, Waker
+from gputui.engine.loop import AGAIN_AFTER, Faults, Loop, SchedulingFailedError, Waker
 from gputui.engine.saved_logs import LogSweeper
 from gputui.engine.streams import Streams
 from gputui.engine.telemetry_files import GpuLog
@@ -70,19 +70,15 @@ class DoorPort(Protocol):
 
     def open(self) -> None:
         """Begin to listen."""
-        ...
 
     def notices(self) -> tuple[Notice, ...]:
         """Return what is wrong with it."""
-        ...
 
     def close(self) -> None:
         """Answer no further request; called while this process still leads."""
-        ...
 
     def leave(self, *, is_awaited: bool) -> None:
         """Close the socket, or wait until a next scheduler has taken its place; called when it may."""
-        ...
 
 
 class FollowPort(Protocol):
@@ -93,16 +89,13 @@ class FollowPort(Protocol):
 
         With it come the seconds since its process was last heard, 0 while it answers. `gpu` is what to read in detail.
         """
-        ...
 
     @property
     def answers(self) -> bool:
         """Whether a process that schedules answers now."""
-        ...
 
     def stop(self) -> None:
         """Follow nobody, until `next` is called again."""
-        ...
 
 
 class Extras(Struct, frozen=True):
@@ -194,7 +187,7 @@ class Host:
         self._must_stop = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads = DaemonExecutor(4, "host")
-        self._faults = Faults(MOST_FAULTS)
+        self._faults = Faults()
         self._barred_until = 0.0
         """Time of the monotonic clock before which it does not try to schedule."""
         self._outcome: Notice | None = None
@@ -307,7 +300,7 @@ class Host:
             await asyncio.sleep(AGAIN_AFTER)
             return
         self._barred_until = time.monotonic() + BARRED_FOR
-        self._faults = Faults(MOST_FAULTS)
+        self._faults = Faults()
         goes_on = "it will be tried again in a minute"
         if self._extras.hand_over is not None:
             try:

@@ -140,12 +140,11 @@ class FaultCount:
         return len(self._at)
 
 
-class Faults:
+class Faults(Struct, eq=False):
     """Record of the faults of the scheduler's parts. Safe to use from any thread."""
 
-    def __init__(self, most: int) -> None:
-        self._count = FaultCount(most)
-        self._last: tuple[float, Notice] | None = None
+    _count: FaultCount = field(default_factory=lambda: FaultCount(MOST_FAULTS))
+    _last: tuple[float, Notice] | None = None
 
     def add(self, part: str, fault: BaseException) -> SchedulingFailedError | None:
         """Record a fault; return the error to stop with if there were too many within a minute."""
@@ -181,7 +180,7 @@ class Loop(Struct, eq=False):
     _clock: Clock
     _waker: Waker
     _holds: Callable[[], bool] = lambda: True
-    faults: Faults = field(default_factory=lambda: Faults(MOST_FAULTS))
+    faults: Faults = field(default_factory=Faults)
     told: Callable[[], None] = lambda: None
     """Called when there is a notice of a fault."""
     _monitor: Monitor = NO_MONITOR

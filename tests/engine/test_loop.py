@@ -93,7 +93,7 @@ class Supervised:
         self.left, self.told, self.stop = times, list[str](), asyncio.Event()
         self.is_told = asyncio.Event()
         self.store, self.ticks, self.waker = TinyJobStore(directory), Ticks(), Waker()
-        self.faults = Faults(loop.MOST_FAULTS)
+        self.faults = Faults()
         settings = SchedulerSettings(tick_interval=timedelta(seconds=0.05))
         self.loop = loop.Loop(
             cast("Scheduler", self.ticks),

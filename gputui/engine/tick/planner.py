@@ -90,20 +90,19 @@ def past_usage(store: JobStore, half_life: timedelta, now: datetime) -> Usage:
 _REASONS_KEEP = timedelta(seconds=5)
 
 
-class Planner:
+class Planner(Struct, eq=False):
     """Takes snapshots and plans, no more often than necessary."""
 
-    def __init__(self, context: TickContext, leader: Leader, past_usage: PastUsage) -> None:
-        self._context = context
-        self._leader = leader
-        self._past_usage = past_usage
-        self.plan = Plan()
-        self._order_cache = OrderCache()
-        self._snapshot = Snapshot()
-        self._planned_for: object = None
-        self.next_at = datetime.min.replace(tzinfo=UTC)
-        """Time of the next plan, if nothing changes before."""
-        self._idle = IdleTracker(context.settings)
+    _context: TickContext
+    _leader: Leader
+    _past_usage: PastUsage
+    _idle: IdleTracker
+    plan: Plan = Plan()
+    _order_cache: OrderCache = field(default_factory=OrderCache)
+    _snapshot: Snapshot = Snapshot()
+    _planned_for: object = None
+    next_at: datetime = datetime.min.replace(tzinfo=UTC)
+    """Time of the next plan, if nothing changes before."""
 
     def update(self, now: datetime, freed_at: Mapping[str, datetime], trouble: tuple[Notice, ...]) -> None:
         self._take_snapshot(now, freed_at, trouble)

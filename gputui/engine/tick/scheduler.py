@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from gputui.domain.errors import StoreError
 from gputui.domain.event import Event, disk_low
 from gputui.domain.gpu import DOCKER, STATE, FaultEvidence, ProbeCode, judged, reported
-from gputui.domain.idle_gpus import IdleSpells
+from gputui.domain.idle_gpus import IdleSpells, IdleTracker
 from gputui.domain.job import BootTime, Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import Settings
@@ -221,7 +221,7 @@ class Scheduler:
         self._idle_jobs = IdleJobs(self.context, pools, directory)
         self._idle_gpus = IdleGpus(self.context, self._announce_event, IdleSpells(settings.scheduler.idle_gpus_end))
         past_usage = PastUsage(store, settings.policy.half_life, pools(WorkKind.HISTORY, ""), wake)
-        self._planner = Planner(self.context, leader, past_usage)
+        self._planner = Planner(self.context, leader, past_usage, IdleTracker(settings))
         self._disk = Disk(directory, settings.scheduler.disk_floor)
         self._backup = BackupWatch(directory)
         self._store_notices: tuple[Notice, ...] = ()

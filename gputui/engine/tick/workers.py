@@ -293,23 +293,19 @@ class TelemetryRecorder:
         return self._tallies.idle_since(_key(job))
 
 
-class BackgroundReader(Generic[T]):
+class BackgroundReader(Struct, Generic[T], eq=False):
     """Reads in workers what attempts use or do; the latest of each is there until it is taken."""
 
-    def __init__(
-        self,
-        pools: Pools,
-        kind: WorkKind,
-        ask: Callable[[Runtime, AttemptKey, str], T | None],
-        words: str,
-        level: int = logging.DEBUG,
-    ) -> None:
-        """`words` name what `ask` reads of an attempt's container; that this is not known is logged at `level`."""
-        self._pools, self._kind, self._ask = pools, kind, ask
-        self._words, self._level = words, level
-        self._lock = threading.Lock()
-        self._found: dict[AttemptKey, T] = {}
-        self._reading: set[Hashable] = set()
+    _pools: Pools
+    _kind: WorkKind
+    _ask: Callable[[Runtime, AttemptKey, str], T | None]
+    _words: str
+    """What that reads of an attempt's container."""
+    _level: int = logging.DEBUG
+    """Level of the log at which it is told that this is not known."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _found: dict[AttemptKey, T] = field(default_factory=dict)
+    _reading: set[Hashable] = field(default_factory=set)
 
     def read(self, runtime: Runtime, containers: list[tuple[AttemptKey, str]], turn: Hashable) -> None:
         """Read of these attempts, one after the other, unless a worker still reads for the same turn."""
