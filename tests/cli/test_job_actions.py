@@ -9,6 +9,7 @@ import pytest
 from gputui import bootstrap
 from gputui.bootstrap import backend
 from gputui.domain.state import JobState
+from gputui.ports.backend import LogRequest
 from tests.cases import cases
 from tests.cli.conftest import KeptStore, Run, picture, put
 from tests.factories import NOW, job, running, snapshot, uuid
@@ -56,7 +57,7 @@ class _Finds:
     def __init__(self, store: KeptStore) -> None:
         self._store = store
 
-    def open(self, job_id: int, attempt: int | None, *, tail: int | None, follow: bool, stamped: bool) -> object:
+    def open(self, job_id: int, request: LogRequest) -> object:
         return self._store.get(job_id)
 
 

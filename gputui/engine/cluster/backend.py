@@ -17,7 +17,6 @@ from gputui.domain.errors import CauseCode, ClusterUnavailableError, GputuiError
 from gputui.domain.settings import Settings
 from gputui.domain.submit_action import Done, SubmitJobs
 from gputui.engine.cluster.queue import EngineQueue, UnansweredSubmissions
-from gputui.ports.backend import WHOLE_LOG, LogRequest
 
 if TYPE_CHECKING:
     from gputui.domain.action import Action
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from gputui.domain.snapshot import Snapshot
     from gputui.domain.telemetry_series import Measured
     from gputui.ports import Channel, GpuProbe, LogStream, StampedLogStream
-    from gputui.ports.backend import About, Entry
+    from gputui.ports.backend import About, Entry, LogRequest
 
 _NO_FORECAST = "gputui has that for the queue of one machine, not for {}"
 
@@ -129,8 +128,11 @@ class EngineBackend:
             self._cluster.caps.check_submission(submission)
         return action.submissions
 
-    def log(self, job_id: JobId, request: LogRequest = WHOLE_LOG) -> LogStream:
+    def log(self, job_id: JobId, request: LogRequest | None = None) -> LogStream:
         """Return the output of the last attempt; raises NotFoundError for an earlier one: it is not kept apart."""
+        from gputui.ports.backend import WHOLE_LOG  # not needed to submit
+
+        request = request or WHOLE_LOG
         try:
             job = self.queue.get(job_id)
         except ClusterUnavailableError:  # its output may be in reach all the same
@@ -163,6 +165,8 @@ class EngineBackend:
         return job_id, None
 
     def output(self, job: Job, attempt: Attempt) -> Iterator[tuple[bool, bytes]]:
+        from gputui.ports.backend import LogRequest
+
         with closing(self.log(job.id, LogRequest(attempt.number))) as stream:
             yield from ((False, line + b"\n") for line in stream)
 
