@@ -129,22 +129,16 @@ def _defaults(kind: Any) -> dict[str, Any]:
     }
 
 
-def encode_job(job: Job, before: Document | None = None) -> Document:
-    """Return the document of a job, without its id: TinyDB keeps that as the key.
+def encode_job(job: Job | RecurringJob, before: Document | None = None) -> Document:
+    """Return the document of a job or a recurring job, without its id: TinyDB keeps that as the key.
 
     Keys that a newer gputui had written into the document before are kept.
     """
     document: Document = encode(job)
     del document["id"]
-    document["state"] = str(job.state)  # even the default state, for human readers of the file
-    return {**document, **{key: value for key, value in (before or {}).items() if key not in _defaults(Job)}}
-
-
-def encode_recurring(entry: RecurringJob, before: Document | None = None) -> Document:
-    """Return the document of a recurring job, without its id, with the unknown keys of the document before."""
-    document: Document = encode(entry)
-    del document["id"]
-    return {**document, **{key: value for key, value in (before or {}).items() if key not in _defaults(RecurringJob)}}
+    if isinstance(job, Job):
+        document["state"] = str(job.state)  # even the default state, for human readers of the file
+    return {**document, **{key: value for key, value in (before or {}).items() if key not in _defaults(type(job))}}
 
 
 def decode_job(job_id: JobId, document: Document, spec: JobSpec | None = None) -> Job:

@@ -36,7 +36,6 @@ from gputui.store.codec import (
     decode_recurring_table,
     encode,
     encode_job,
-    encode_recurring,
     is_id,
     no_recurring,
     runs_in,
@@ -114,11 +113,11 @@ class JournalTransaction(Struct):
 
     def add_recurring(self, entry: RecurringJob) -> RecurringJob:
         stored = replace(entry, id=self._entry.take_id())
-        self.entry.stage(RECURRING, {str(stored.id): encode_recurring(stored)})
+        self.entry.stage(RECURRING, {str(stored.id): encode_job(stored)})
         return stored
 
     def put_recurring(self, entry: RecurringJob) -> None:
-        self._entry.stage(RECURRING, {str(entry.id): encode_recurring(entry, self._recurring(entry.id))})
+        self._entry.stage(RECURRING, {str(entry.id): encode_job(entry, self._recurring(entry.id))})
 
     def remove_recurring(self, recurring: JobId) -> None:
         self._recurring(recurring)

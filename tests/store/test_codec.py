@@ -29,7 +29,6 @@ from gputui.store.codec import (
     decode_recurring,
     encode,
     encode_job,
-    encode_recurring,
 )
 from gputui.store.queue_files import JournalEntry, encode_line
 from tests.cases import cases
@@ -97,16 +96,16 @@ def test_any_audit_entry_is_decoded_as_encoded(entry: AuditEntry) -> None:
 @settings(max_examples=examples(30), deadline=None)
 @given(st.from_type(RecurringJob))
 def test_any_recurring_job_is_decoded_as_encoded(entry: RecurringJob) -> None:
-    document = encode_recurring(entry)
+    document = encode_job(entry)
     read = msgspec.json.decode(msgspec.json.encode(document))
     assert decode_recurring(entry.id, read) == entry
     assert repr(read) == repr(document)
 
 
 def test_keys_of_newer_versions_are_kept_and_defaults_are_not() -> None:
-    document = encode_recurring(recurring()) | {"colour": "red"}
+    document = encode_job(recurring()) | {"colour": "red"}
     paused = replace(decode_recurring(0, document), paused=True)
-    assert encode_recurring(paused, document) == encode_recurring(paused) | {"colour": "red"}
+    assert encode_job(paused, document) == encode_job(paused) | {"colour": "red"}
     document = encode_job(job()) | {"colour": "red"}
     changed = decode_job(1, document).evolve(priority=9)
     assert encode_job(changed, document) == encode_job(changed) | {"colour": "red"}
