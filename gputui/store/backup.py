@@ -20,7 +20,7 @@ import stat
 import tarfile
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -258,10 +258,9 @@ def remove_abandoned(folder: Path, pattern: str = _PATTERN) -> None:
                 partial.unlink()
 
 
-class _Hashing:
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self.sum = hashlib.sha256()
+class _Hashing(Struct):
+    _file: IO[bytes]
+    sum: Any = field(default_factory=hashlib.sha256)
 
     def write(self, data: bytes) -> int:
         self.sum.update(data)
@@ -310,13 +309,12 @@ def _info(name: str, status: os.stat_result, kind: bytes) -> tarfile.TarInfo:
     return info
 
 
-class _PieceReader:
+class _PieceReader(Struct):
     """File made of pieces, with the checksum of what was read."""
 
-    def __init__(self, pieces: Iterable[bytes]) -> None:
-        self._pieces = iter(pieces)
-        self._rest = b""
-        self.sum = hashlib.sha256()
+    _pieces: Iterator[bytes]
+    _rest: bytes = b""
+    sum: Any = field(default_factory=hashlib.sha256)
 
     def read(self, size: int) -> bytes:
         while len(self._rest) < size and (more := next(self._pieces, None)) is not None:

@@ -119,14 +119,10 @@ def read_file(path: Path, size: int = -1) -> tuple[bytes, os.stat_result]:
     with open(open_file(path, os.O_RDONLY), "rb", buffering=0) as file:
         whole = os.fstat(file.fileno()).st_size if size < 0 else size
         if whole > MAX_READ:
-            raise too_large(whole, path)
+            hint = "find out who wrote it; restore the file from a backup, or move it away if it is none of gputui's"
+            raise StoreFormatError(f"has {whole:,} bytes, more than gputui writes", where=str(path), hint=hint)
         data = file.read(size)
         return data or b"", os.fstat(file.fileno())
-
-
-def too_large(size: int, path: Path) -> StoreFormatError:
-    hint = "find out who wrote it; restore the file from a backup, or move it away if it is none of gputui's"
-    return StoreFormatError(f"has {size:,} bytes, more than gputui writes", where=str(path), hint=hint)
 
 
 def is_same_file(path: Path, fd: int) -> bool:

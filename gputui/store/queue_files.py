@@ -202,6 +202,16 @@ class JournalEntry(Struct):
             stored = {key: document for key, document in changes.items() if document is not None}
             self.next_id = max([self.next_id, *(end for _, end in id_ranges(stored))])
 
+    def apply(self, tables: Tables) -> None:
+        """Change tables, which are not those of a transaction under way."""
+        for name, changes in self.changes.items():
+            table = tables.setdefault(name, {})
+            for key, document in changes.items():
+                if document is None:
+                    table.pop(key, None)
+                else:
+                    table[key] = document
+
     def take_id(self, count: int = 1) -> int:
         """Return a new id, or the first of `count` new ids, never used before."""
         self.next_id += count
@@ -230,12 +240,11 @@ def encode_line(entry: JournalEntry) -> bytes:
     return b"%08x %s\n" % (zlib.crc32(rest), rest)
 
 
-def journal_lines(data: bytes, start: int) -> Iterator[JournalLine]:
-    """Yield the complete lines of `data`, which begins at byte `start` of the journal; a torn tail is skipped."""
-    position = 0
-    while (end := data.find(b"\n", position)) >= 0:
-        at, text = start + position, data[position:end]
-        crc, _, rest = text.partition(b" ")
+def journal_lines(data: bytes) -> Iterator[JournalLine]:
+    """Yield the complete lines of a journal; a torn tail is skipped."""
+    at = 0
+    while (end := data.find(b"\n", at)) >= 0:
+        crc, _, rest = data[at:end].partition(b" ")
         number, _, body = rest.partition(b" ")
         try:
             if len(crc) != 8 or int(crc, 16) != zlib.crc32(rest):
@@ -245,7 +254,7 @@ def journal_lines(data: bytes, start: int) -> Iterator[JournalLine]:
                 yield JournalLine(at, JournalEntry(content.t, content.a, int(number)))
         except ValueError:
             yield JournalLine(at, None)
-        position = end + 1
+        at = end + 1
 
 
 _SIZE = 256
@@ -340,7 +349,7 @@ def acknowledged(data: bytes, record: WriteRecord | None) -> tuple[bytes, list[J
 
     Without a record any line may have been acknowledged.
     """
-    lines = list(journal_lines(data, 0))
+    lines = list(journal_lines(data))
     end = len(data)
     while record is not None and lines and lines[-1].entry is None and lines[-1].start >= record.length:
         end = lines.pop().start

@@ -219,15 +219,14 @@ class Pieces(Struct):
     """Jobs for which it is unknown whether history or the recovered queue is newer."""
 
 
-class Repair:
+class Repair(Struct, eq=False, weakref=True):
     """Repair of one state directory."""
 
-    def __init__(self, snapshot: Path, access: FileAccess, migrating: Callable[[int], object] = lambda _: None) -> None:
-        """`migrating` is called with the schema of the damaged files if a repair would convert them."""
-        self._migrating = migrating
-        self._path = snapshot
-        self._access = access
-        self._history = HistoryFiles(snapshot.parent, access)
+    _path: Path
+    _access: FileAccess
+    _history: HistoryFiles
+    _migrating: Callable[[int], object]
+    """Called with the schema of the damaged files if a repair would convert them."""
 
     def assess(self) -> Recovery | None:
         """Return the gains and losses of a repair; None if nothing needs repair."""
@@ -327,14 +326,8 @@ class Repair:
             later = sorted(one for one in journals(self._path) if files.meta.generation < one <= end)
         for generation in later:
             for entry in _entries(journal_path(self._path, generation)):
-                for name, changes in entry.changes.items():
-                    table = pieces.tables.setdefault(name, {})
-                    for key, document in changes.items():
-                        if document is None:
-                            table.pop(key, None)
-                        else:
-                            table[key] = document
-                    pieces.seen.update(iter_ids(changes))
+                entry.apply(pieces.tables)
+                pieces.seen.update(key for table in entry.changes.values() for key in iter_ids(table))
                 pieces.next_id = max(pieces.next_id, entry.next_id)
         return pieces
 
@@ -406,7 +399,8 @@ def repair_of(directory: Path, migrating: Callable[[int], object] = lambda _: No
     """Return the repair of an existing state directory; raises StoreAccessError when there is none."""
     if not directory.is_dir():
         raise StoreAccessError("there is no state directory", where=str(directory), hint="name it by --state")
-    return Repair(directory / QUEUE, open_directory(directory), migrating)
+    access = open_directory(directory)
+    return Repair(directory / QUEUE, access, HistoryFiles(directory, access), migrating)
 
 
 def _of_rescue(found: tuple[Path, Rescue], files: LoadedQueue | None, record: WriteRecord | None) -> Pieces:
@@ -430,7 +424,7 @@ def _of_rescue(found: tuple[Path, Rescue], files: LoadedQueue | None, record: Wr
 
 
 def _entries(path: Path) -> Iterable[JournalEntry]:
-    return [line.entry for line in journal_lines(_bytes_of(path), 0) if line.entry is not None]
+    return [line.entry for line in journal_lines(_bytes_of(path)) if line.entry is not None]
 
 
 def _bytes_of(path: Path) -> bytes:

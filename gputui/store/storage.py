@@ -238,15 +238,9 @@ class Replica(Struct, eq=False, weakref=True):
                 if line.salvaged_id is not None and state.next_id < line.salvaged_id <= state.next_id + _MAX_SALVAGE:
                     state.next_id = line.salvaged_id
                 continue
-            for name, changes in entry.changes.items():
-                table = state.tables.setdefault(name, {})
-                for key, document in changes.items():
-                    if document is None:
-                        table.pop(key, None)
-                    else:
-                        table[key] = document
-                if name == JOBS and state.touched is not None:
-                    state.touched.update(changes)
+            entry.apply(state.tables)
+            if state.touched is not None:
+                state.touched.update(entry.changes.get(JOBS, ()))
             state.next_id = max(state.next_id, entry.next_id)
             places = enumerate(entry.audit)
             state.audit += (((state.meta.generation, line.start, place), document) for place, document in places)

@@ -215,20 +215,18 @@ def import_lines(directory: Path, lines: Iterable[bytes], source: str) -> Export
     return header
 
 
-class _Import:
+class _Import(Struct):
     """Reader of an export: collects the queue, and writes history and audit log as it reads them."""
 
-    def __init__(self, directory: Path, access: FileAccess, source: str) -> None:
-        self.tables: Tables = {JOBS: {}}
-        self._directory = directory
-        self._access = access
-        self._audit = AuditFiles(directory, access)
-        self._source = source
-        self._header: ExportHeader | None = None
-        self._end: _End | None = None
-        self._sum = hashlib.sha256()
-        self._count = 0
-        self._pending: list[_ExportLine] = []
+    _directory: Path
+    _access: FileAccess
+    _source: str
+    tables: Tables = field(default_factory=lambda: {JOBS: {}})
+    _header: ExportHeader | None = None
+    _end: _End | None = None
+    _sum: Any = field(default_factory=hashlib.sha256)
+    _count: int = 0
+    _pending: list[_ExportLine] = field(default_factory=list)
 
     def take(self, line: bytes, number: int) -> None:
         where = f"{self._source}, line {number}"
@@ -263,7 +261,7 @@ class _Import:
         audit = [(found.key, found.document) for found in self._pending if found.kind == "audit" and found.key]
         for _, document in audit:
             decode_audit(document)
-        self._audit.append(audit)
+        AuditFiles(self._directory, self._access).append(audit)
         months: dict[str, list[bytes]] = {}
         for found in self._pending:
             if found.kind == "history":

@@ -13,12 +13,12 @@ LINE = encode_line(JournalEntry({"jobs": {"1": {"name": "a"}}}, next_id=7))
 
 
 def test_an_empty_line_is_damaged_and_does_not_hide_the_next() -> None:
-    found = list(journal_lines(b"\n" + LINE + b"torn", 100))
-    assert [(each.start, each.entry is not None) for each in found] == [(100, False), (101, True)]
+    found = list(journal_lines(b"\n" + LINE + b"torn"))
+    assert [(each.start, each.entry is not None) for each in found] == [(0, False), (1, True)]
 
 
 def test_a_damaged_line_keeps_its_next_id() -> None:
-    [damaged] = journal_lines(LINE.replace(b'"a"', b'"b"'), 0)
+    [damaged] = journal_lines(LINE.replace(b'"a"', b'"b"'))
     assert (damaged.entry, damaged.salvaged_id) == (None, 7)
 
 
