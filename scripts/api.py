@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from gputui.api.http import names_and_statuses
+from gputui.api.http import STATUSES, name_of
 from gputui.api.routes import AnswerKind, Route, Scope, routes
 from gputui.domain.access import Role
 
@@ -67,8 +67,8 @@ def error_rows() -> Iterator[str]:
     """Yield the rows of the table of errors."""
     yield "| status | `type` | means |"
     yield "|---|---|---|"
-    for name, status in names_and_statuses():
-        if name not in _NOT_TOLD:
+    for kind, status in sorted(STATUSES.items(), key=lambda pair: pair[1]):
+        if (name := name_of(kind)) not in _NOT_TOLD:
             yield f"| {status} | `urn:gputui:{name}` | {_ERRORS[name]} |"
 
 

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
-from functools import cache, partial, reduce
+from functools import partial, reduce
 from itertools import chain, count, islice
 from typing import Any, Protocol, runtime_checkable
 
@@ -30,7 +30,7 @@ from gputui.api import http
 from gputui.api.events import EventHub
 from gputui.api.http import Answer, Handoff, HttpError, Request, Response, answer_to, encoded, own_json
 from gputui.api.rights import Visibility
-from gputui.api.routes import ROUTES, UPGRADE, Route, Scope, document
+from gputui.api.routes import UPGRADE, WHO_MAY, Route, Scope, document, find_route
 from gputui.domain.access import AuditEntry, Caller, Role, digest, others_job, stored_key, targets_of
 from gputui.domain.action import Action, Edit, EditJobs, typed
 from gputui.domain.as_json import (
@@ -190,7 +190,6 @@ class Call(Struct, frozen=True):
     """A request with everything that its handler needs, checked as far as the table of routes says."""
 
     request: Request
-    route: Route
     caller: Caller
     backend: DirectBackend
     """Queue with the caller's rights; closed when the handler returns."""
@@ -551,25 +550,6 @@ _NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 _GPUTUI_API = re.compile(r"(\d{1,3})\.\d{1,3}", re.ASCII)
 
 
-@cache
-def _pattern(path: str) -> re.Pattern[str]:
-    return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path.replace(".", r"\.")))
-
-
-def find_route(method: str, path: str) -> tuple[Route, Mapping[str, str]]:
-    """Return the route of a request, and the parts of its path; raises HttpError 404, or 405 for another method."""
-    methods = []
-    for route in ROUTES:
-        if match := _pattern(route.path).fullmatch(path):
-            if route.method == method:
-                return route, match.groupdict()
-            methods.append(route.method)
-    if methods:
-        allow = (("Allow", ", ".join(methods)),)
-        raise HttpError(405, f"{path} takes no {method}", hint=f"it takes {' and '.join(methods)}", headers=allow)
-    raise HttpError(404, "there is nothing at this path", where=path[:200], hint="GET /openapi.json lists all paths")
-
-
 class Router(Struct, eq=False):
     """Answers requests, in any thread; errors are answers too, and refusals stand in the audit log."""
 
@@ -606,7 +586,7 @@ class Router(Struct, eq=False):
 
     def _answer(self, request: Request, route: Route, parts: Mapping[str, str], caller: Caller) -> Answer:
         if caller.role < route.role:
-            what = f"{caller.user} is {_NAMES[caller.role]} of this queue: this is for {_NAMES_OF_MANY[route.role]}"
+            what = f"{caller.user} is {_NAMES[caller.role]} of this queue: this is for {WHO_MAY[route.role]}"
             raise AccessError(what, rule=f"role-{route.role.name.lower()}", hint=_HINTS[route.role])
         key = request.headers.get("idempotency-key")
         if key is not None and request.method in {"POST", "PATCH", "PUT"}:
@@ -627,7 +607,7 @@ class Router(Struct, eq=False):
                 is_open = route.handler == "log" and self._services.settings.access.show_logs
                 if route.role is not Role.VIEWER and not (is_open or caller.may_act_on(job)):
                     raise others_job(job, _ON_A_JOB[route.handler])
-            call = Call(request, route, caller, backend, parts, query, body, job)
+            call = Call(request, caller, backend, parts, query, body, job)
             result = getattr(self._handlers, route.handler)(call)
             return result if isinstance(result, Response | http.Stream | Handoff) else encoded(result, route.status)
 
@@ -640,10 +620,8 @@ _ON_A_JOB = {
     "execute": "enter it",
 }
 """Words for what a route does to a job, by its handler."""
-_NAMES = {Role.VIEWER: "a viewer", Role.USER: "a user", Role.OPERATOR: "an operator"}
-_NAMES_OF_MANY = {Role.VIEWER: "viewers", Role.USER: "users and operators", Role.OPERATOR: "operators"}
+_NAMES = {Role.VIEWER: "a viewer", Role.USER: "a user"}
 _HINTS = {
-    Role.VIEWER: "",
     Role.USER: "an operator lists users in access.users",
     Role.OPERATOR: "root lists operators in policy.operators",
 }

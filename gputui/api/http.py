@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from http import HTTPStatus
 from typing import Any, Protocol, TypeAlias
@@ -309,7 +309,7 @@ _ENCODER = msgspec.json.Encoder(enc_hook=_plain)
 
 
 CONTENT_TYPE = "application/problem+json"
-_STATUSES: dict[type[GputuiError], int] = {
+STATUSES: dict[type[GputuiError], int] = {
     InputError: 422,
     errors.NotFoundError: 404,
     errors.AccessError: 403,
@@ -346,12 +346,6 @@ class HttpError(GputuiError):
         self.headers = headers
 
 
-def names_and_statuses() -> Iterator[tuple[str, int]]:
-    """Yield the name of each error that a request may meet, and its status."""
-    for kind, status in sorted(_STATUSES.items(), key=lambda pair: pair[1]):
-        yield _name_of(kind), status
-
-
 def problem_of(error: Exception) -> Problem:
     """Return the document of an error; one that is none of gputui is a fault, of which only the kind is told."""
     if not isinstance(error, GputuiError):
@@ -360,8 +354,8 @@ def problem_of(error: Exception) -> Problem:
     if isinstance(error, HttpError):
         status, name = error.status, HTTPStatus(error.status).phrase.lower().replace(" ", "-")
     else:  # `not-found` for a NotFoundError
-        status = next(_STATUSES[kind] for kind in type(error).__mro__ if kind in _STATUSES)
-        name = _name_of(type(error))
+        status = next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
+        name = name_of(type(error))
     return Problem(
         type=f"urn:gputui:{name}",
         title=error.what,
@@ -375,7 +369,7 @@ def problem_of(error: Exception) -> Problem:
     )
 
 
-def _name_of(kind: type[GputuiError]) -> str:
+def name_of(kind: type[GputuiError]) -> str:
     return "refused" if kind is GputuiError else _CAMEL.sub("-", kind.__name__.removesuffix("Error")).lower()
 
 

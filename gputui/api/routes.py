@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from gputui.api import http
-from gputui.api.http import API, CONTENT_TYPE, JsonObject, Problem
+from gputui.api.http import API, CONTENT_TYPE, HttpError, JsonObject, Problem
 from gputui.domain.access import Role
 from gputui.domain.action import Action, Edit
 from gputui.domain.container import ExecRequest
@@ -246,6 +246,25 @@ _INTRODUCTION = (
 )
 
 
+@cache
+def _pattern(path: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path.replace(".", r"\.")))
+
+
+def find_route(method: str, path: str) -> tuple[Route, Mapping[str, str]]:
+    """Return the route of a request, and the parts of its path; raises HttpError 404, or 405 for another method."""
+    methods = []
+    for route in ROUTES:
+        if match := _pattern(route.path).fullmatch(path):
+            if route.method == method:
+                return route, match.groupdict()
+            methods.append(route.method)
+    if methods:
+        allow = (("Allow", ", ".join(methods)),)
+        raise HttpError(405, f"{path} takes no {method}", hint=f"it takes {' and '.join(methods)}", headers=allow)
+    raise HttpError(404, "there is nothing at this path", where=path[:200], hint="GET /openapi.json lists all paths")
+
+
 def routes() -> Iterable[Route]:
     """Return the routes that programs may use."""
     return (route for route in ROUTES if route.is_public)
@@ -306,7 +325,7 @@ def _operation(route: Route, schema_of: Mapping[Any, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": route.handler,
         "summary": route.text,
-        "description": f"For {_ROLES[route.role]}{_OWN if route.scope is Scope.JOB and route.role else ''}.",
+        "description": f"For {WHO_MAY[route.role]}{_OWN if route.scope is Scope.JOB and route.role else ''}.",
         "parameters": parameters,
         "responses": {status: answer, **others, "default": refusal},
     }
@@ -322,5 +341,6 @@ _SCHEMAS: Mapping[Any, dict[str, Any]] = {
     str: {"type": "string"},
     datetime: {"type": "string", "format": "date-time"},
 }
-_ROLES = ("everybody who may connect", "users and operators", "operators")
+WHO_MAY = ("everybody who may connect", "users and operators", "operators")
+"""Those who may, by the least role."""
 _OWN = "; about jobs of others for operators alone"
