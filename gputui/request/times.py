@@ -90,9 +90,7 @@ def moment(text: str, where: str, now: datetime, after: datetime | None = None) 
     if found is None:
         given, words = _words(text, where, now)
         clocks, day = _split(given, words)
-        if any(isinstance(clock, tuple) for clock in clocks):
-            raise given.refused("is a span of time", f"one time: {HINT}")
-        found = _next(given, day, _only(given, [c for c in clocks if isinstance(c, time)]), after or now)
+        found = _next(given, day, _only(given, clocks, f"one time: {HINT}"), after or now)
     if not now - FARTHEST <= found <= now + FARTHEST:
         raise InputError(f"{quoted(text)} is more than ten years away", where=where)
     return found
@@ -114,9 +112,7 @@ def past(text: str, where: str, now: datetime) -> datetime:
         given, words = _words(text, where, now)
         given = given._replace(hint=PAST_HINT)
         clocks, day = _split(given, words)
-        if any(isinstance(clock, tuple) for clock in clocks):
-            raise given.refused("is a span of time")
-        clock = _only(given, [c for c in clocks if isinstance(c, time)])
+        clock = _only(given, clocks, PAST_HINT)
         if not day and clock is None:
             raise given.refused("is not a time")
         for candidate in _days_before(given, day):
@@ -247,10 +243,13 @@ def _span_of(given: _Text, match: re.Match[str]) -> tuple[time, time]:
     return start, end
 
 
-def _only(given: _Text, clocks: Sequence[time]) -> time | None:
-    if len(clocks) > 1:
+def _only(given: _Text, clocks: Sequence[time | tuple[time, time]], hint: str) -> time | None:
+    single = [clock for clock in clocks if isinstance(clock, time)]
+    if len(single) < len(clocks):
+        raise given.refused("is a span of time", hint)
+    if len(single) > 1:
         raise given.refused("has several times")
-    return clocks[0] if clocks else None
+    return single[0] if single else None
 
 
 def _next(given: _Text, day: Sequence[str], clock: time | None, after: datetime) -> datetime:
