@@ -29,7 +29,7 @@ from mcp_types import (
     ToolAnnotations,
 )
 from mcp_types import Tool as ListedTool
-from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
+from msgspec import UNSET, Meta, Struct, UnsetType, defstruct, field
 from msgspec.structs import asdict
 
 from gputui import __version__
@@ -221,14 +221,13 @@ class Tool(Struct, frozen=True):
         return {name: value for name, value in found.items() if name != "title"} | {"additionalProperties": False}
 
 
-class Tools:
+class Tools(Struct, eq=False):
     """Answers calls of tools, in any thread; raises GputuiError."""
 
-    def __init__(self, client: ApiClient, user: str) -> None:
-        """`client` asks as `mcp` for this process's user."""
-        self._client = client
-        self._user = user
-        self._open: set[Any] = set()
+    _client: ApiClient
+    """Asks as `mcp` for this process's user."""
+    _user: str
+    _open: set[Any] = field(default_factory=set)
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> str:
         """Return the answer of a tool, as JSON in one line; raises KeyError for an unknown one."""

@@ -24,7 +24,6 @@ from opentelemetry.trace import (
     Link,
     NonRecordingSpan,
     SpanContext,
-    SpanKind,
     Status,
     StatusCode,
     TraceFlags,
@@ -212,7 +211,6 @@ class JobTracer(Monitors):
             made = self._tracer.start_span(
                 span.name,
                 context=set_span_in_context(parent) if parent is not None else None,
-                kind=SpanKind.INTERNAL,
                 attributes=span.attributes,
                 links=[Link(_context(*ids)) for ids in span.links],
                 start_time=_nanoseconds(span.begin),
