@@ -21,6 +21,7 @@ from gputui.domain.job_spec import ContainerOptions, JobSpec, Submission
 from gputui.domain.kept_data import EngineRecord
 from gputui.domain.settings import AllowSettings, PolicySettings, RuntimeSettings, Settings
 from gputui.domain.submit_action import SubmitJobs
+from gputui.runtime.docker import endpoint
 from tests.cases import cases
 from tests.memory_store import MemoryJobStore
 from tests.runtime.standin_engine import StandInEngine
@@ -78,13 +79,14 @@ def test_what_another_user_may_have_prepared_leads_to_no_engine(
     for name in ("DOCKER_HOST", "DOCKER_CONTEXT"):
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+    monkeypatch.setattr(endpoint, "_recorded", {})
     book = adapters.engine_book(Options(tmp_path))
     book.write(EngineRecord("id", "gpu1", "ssh://gpu1"))
     os.chown(book.path, writer, -1)
     os.chown(tmp_path, owner, -1)
     adapters.engine_book(Options(tmp_path))
     os.chown(tmp_path, 0, -1)
-    assert os.environ["DOCKER_HOST"] == expected
+    assert endpoint.environment()["DOCKER_HOST"] == expected
 
 
 @pytest.mark.needs("root")

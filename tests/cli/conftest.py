@@ -56,6 +56,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name)
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.delenv("DOCKER_CONTEXT", raising=False)  # which a scheduler of an earlier test keeps
+    monkeypatch.setattr("gputui.runtime.docker.endpoint._recorded", {})
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg-config"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg-state"))
     monkeypatch.setattr(options, "SITE_CONFIG", tmp_path / "site.toml")

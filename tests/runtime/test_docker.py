@@ -147,6 +147,8 @@ def test_options_and_labels_of_a_container(harness: Harness, runtime: DockerRunt
         "gputui.job": str(made.job_id),
         "gputui.attempt": "1",
         "gputui.gpus": f"{uuid(0)},{uuid(1)}",
+        "gputui.guest": "",
+        "gputui.submitter": "",
     }
     # a request for too many cpus is lowered
     created = runtime.create(launch(harness, IMAGE, SLEEP, cpus=4096))

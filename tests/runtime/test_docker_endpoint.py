@@ -19,8 +19,17 @@ from msgspec.structs import replace
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.kept_data import EngineRecord
 from gputui.domain.settings import RuntimeSettings
+from gputui.runtime.docker import endpoint
 from gputui.runtime.docker.connection import Connection
-from gputui.runtime.docker.endpoint import Endpoint, TlsFiles, Tunnel, find_endpoint, keep_context, use_recorded
+from gputui.runtime.docker.endpoint import (
+    Endpoint,
+    TlsFiles,
+    Tunnel,
+    environment,
+    find_endpoint,
+    keep_context,
+    use_recorded,
+)
 from gputui.runtime.docker.transport import EngineSocket, base_url, dialled
 from tests.cases import cases
 from tests.needs import need
@@ -34,6 +43,7 @@ def config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Use an empty directory as ~/.docker."""
     for name in VARIABLES:
         monkeypatch.setenv(name, "")  # restored afterwards, also where gputui sets it
+    monkeypatch.setattr(endpoint, "_recorded", {})
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
     (tmp_path / "docker").mkdir()
     return tmp_path / "docker"
@@ -110,6 +120,7 @@ TLS = EngineRecord("id", "gpu1", "tcp://gpu1:2376", certificates="/certs")
         (EngineRecord("id", "here", "unix:///var/run/docker.sock"), {}, {}),
         (TLS, {}, CERTIFICATES),
         (replace(TLS, verifies=False), {}, UNVERIFIED),
+        (EngineRecord("id", "gpu1", "tcp://gpu1:2375"), {"DOCKER_TLS_VERIFY": "1"}, {"DOCKER_HOST": "tcp://gpu1:2375"}),
         (EngineRecord("id", "gpu1", "ssh://gpu1", context="lab"), {}, {"DOCKER_CONTEXT": "lab"}),
         (EngineRecord("id", "gpu1", "ssh://gpu9", context="lab"), {}, {"DOCKER_HOST": "ssh://gpu9"}),
         (EngineRecord("id", "gpu1", "ssh://gpu1", context="gone"), {}, {"DOCKER_HOST": "ssh://gpu1"}),
@@ -127,8 +138,10 @@ def test_the_engine_of_a_queue_counts_where_nothing_names_one(
     add_context(config, "lab", "ssh://gpu1")
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
+    before = dict(os.environ)
     use_recorded(engine, config)
-    assert {name: os.environ[name] for name in VARIABLES if os.environ[name]} == expected
+    assert {name: value for name, value in environment().items() if name in VARIABLES and value} == expected
+    assert dict(os.environ) == before, "jobs may be given the environment"
 
 
 def test_a_silent_engine_that_a_record_named_says_so(config: Path) -> None:

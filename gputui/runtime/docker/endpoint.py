@@ -102,37 +102,50 @@ def listening_pid(path: str) -> int | None:
     return None
 
 
-def find_endpoint(settings: RuntimeSettings) -> Endpoint:
-    """Return the engine's address: the setting, else DOCKER_HOST, else the docker context. Raises RuntimeFault."""
-    if settings.docker_host:
-        return _checked(settings.docker_host, "the setting runtime.docker_host", _environment_tls)
-    if host := os.environ.get("DOCKER_HOST"):
-        return _checked(host, "DOCKER_HOST", _environment_tls)
-    name = _context()
-    return Endpoint(DEFAULT_URL) if name == "default" else _of_context(name)
+_recorded: dict[str, str] = {}
+"""Variables that name the engine of the queue's record; not in the environment, which jobs may be given."""
 
 
-def _context() -> str:
-    chosen = os.environ.get("DOCKER_CONTEXT") or _read_json(config_directory() / "config.json").get("currentContext")
-    return str(chosen or "default")
-
-
-def keep_context() -> None:
-    """Keep the present docker context for this process and its children: images are pulled where the jobs run."""
-    with suppress(RuntimeUnavailableError):
-        os.environ["DOCKER_CONTEXT"] = _context()
+def environment() -> dict[str, str]:
+    """Return the environment of a process that is to reach the same engine as this one."""
+    return {**os.environ, **_recorded}
 
 
 RECORDED: dict[str, Path] = {}
 """Files that named this process its engine, by the engine's address."""
 
 
-def use_recorded(engine: EngineRecord, path: Path) -> None:
-    """Name the engine of a queue to this process and its children, unless the environment or a context names one."""
+def find_endpoint(settings: RuntimeSettings) -> Endpoint:
+    """Return the engine's address: the setting, else DOCKER_HOST, else the docker context. Raises RuntimeFault."""
+    if settings.docker_host:
+        return _checked(settings.docker_host, "the setting runtime.docker_host", _environment_tls)
+    if host := environment().get("DOCKER_HOST"):
+        return _checked(host, "DOCKER_HOST", _environment_tls)
+    name = _context()
+    return Endpoint(DEFAULT_URL) if name == "default" else _of_context(name)
+
+
+def _context() -> str:
+    chosen = environment().get("DOCKER_CONTEXT") or _read_json(config_directory() / "config.json").get("currentContext")
+    return str(chosen or "default")
+
+
+def keep_context() -> None:
+    """Keep the present docker context for this process and its children: images are pulled where the jobs run."""
     with suppress(RuntimeUnavailableError):
-        if os.environ.get("DOCKER_HOST") or os.environ.get("DOCKER_CONTEXT") or _context() != "default":
+        if not _recorded:
+            os.environ["DOCKER_CONTEXT"] = _context()
+
+
+def use_recorded(engine: EngineRecord, path: Path) -> None:
+    """Use the engine of a queue in this process, unless the environment or a context names one."""
+    with suppress(RuntimeUnavailableError):
+        if environment().get("DOCKER_HOST") or environment().get("DOCKER_CONTEXT") or _context() != "default":
             return
-        found = {"DOCKER_HOST": engine.address} if engine.address != DEFAULT_URL else {}
+        found = {}
+        if engine.address != DEFAULT_URL:
+            # empty ones hide those of the environment, which are for another engine
+            found = {"DOCKER_HOST": engine.address, "DOCKER_TLS": "", "DOCKER_TLS_VERIFY": ""}
         if engine.certificates:
             found["DOCKER_CERT_PATH"] = engine.certificates
             found["DOCKER_TLS_VERIFY" if engine.verifies else "DOCKER_TLS"] = "1"
@@ -140,7 +153,7 @@ def use_recorded(engine: EngineRecord, path: Path) -> None:
             with suppress(RuntimeUnavailableError):  # it may be gone, or lead elsewhere by now
                 if _of_context(engine.context).url == engine.address:
                     found = {"DOCKER_CONTEXT": engine.context}
-        os.environ.update(found)
+        _recorded.update(found)
         RECORDED.update({engine.address: path} if found else {})
 
 
@@ -184,10 +197,11 @@ def _environment_tls() -> TlsFiles | None:
 
     As with the docker command, any non-empty value enables TLS, and DOCKER_CERT_PATH alone does not.
     """
-    verifies = bool(os.environ.get("DOCKER_TLS_VERIFY"))
-    if not verifies and not os.environ.get("DOCKER_TLS"):
+    environ = environment()
+    verifies = bool(environ.get("DOCKER_TLS_VERIFY"))
+    if not verifies and not environ.get("DOCKER_TLS"):
         return None
-    given = os.environ.get("DOCKER_CERT_PATH")
+    given = environ.get("DOCKER_CERT_PATH")
     if given and not Path(given).is_dir():
         what = f"DOCKER_CERT_PATH is {given}, which is no directory"
         raise RuntimeUnavailableError(what, hint="it needs ca.pem, cert.pem and key.pem for the engine's TLS")

@@ -35,7 +35,7 @@ from gputui.domain.errors import Cause, CauseCode, RuntimeFault, RuntimeUnavaila
 from gputui.domain.settings import RuntimeSettings
 from gputui.domain.text import format_duration
 from gputui.runtime.docker.connection import cause_of, fault
-from gputui.runtime.docker.endpoint import config_directory, read_settings
+from gputui.runtime.docker.endpoint import config_directory, environment, read_settings
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -297,7 +297,9 @@ def pull_by_process(
     # -P: keeps a json.py in the current directory from being imported instead of Python's own
     command = [sys.executable, "-P", "-m", "gputui.runtime.docker.pull_process"]
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
-    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=null, bufsize=0, start_new_session=True)  # noqa: S603 - this Python, and our own module
+    process = subprocess.Popen(  # noqa: S603 - this Python, and our own module
+        command, stdin=pipe, stdout=pipe, stderr=null, bufsize=0, start_new_session=True, env=environment()
+    )
     assert process.stdin is not None
     try:
         with contextlib.suppress(BrokenPipeError):
