@@ -82,14 +82,8 @@ class _TcpConnection(HTTPConnection):
         self._opened.add(self.sock)
 
 
-class _TlsConnection(HTTPSConnection):
-    def __init__(self, opened: Sockets, **options: Any) -> None:
-        super().__init__(socket_options=_SOCKET_OPTIONS, **options)
-        self._opened = opened
-
-    def connect(self) -> None:
-        super().connect()
-        self._opened.add(self.sock)
+class _TlsConnection(_TcpConnection, HTTPSConnection):
+    pass
 
 
 class _Adapter(HTTPAdapter):
