@@ -200,7 +200,7 @@ def summary_lines(found: AttemptTelemetry) -> Iterator[tuple[str, str]]:
     slowed = f"{percent(found.throttled)} of the time: {', '.join(found.throttle)}" if found.throttled else ""
     cpu = ""
     if found.cpu is not None:
-        used = f"; in use {spread}" if (spread := _spread(found.cpus, _figures)) else ""
+        used = f"; {spread} CPUs" if (spread := _spread(found.cpus, _figures)) else ""
         cpu = f"{format_duration(timedelta(seconds=found.cpu))} of CPU time{used}"
     io = (("read", found.io_read), ("wrote", found.io_written))
     lines = (

@@ -130,7 +130,7 @@ def test_the_telemetry_of_an_attempt_that_ended(run: Run, store: KeptStore) -> N
     assert shown["GPU mem"] == "mean 60G, p95 71G, peak 71G of 80G per GPU"
     assert shown["power"] == "mean 400W, p95 690W, peak 702W per GPU; 0.8 kWh in all"
     assert shown["slowed"] == "12% of the time: power cap"
-    assert shown["CPU"] == "1h01m of CPU time; in use mean 1.5, p95 3, peak 4"
+    assert shown["CPU"] == "1h01m of CPU time; mean 1.5, p95 3, peak 4 CPUs"
     assert shown["disks"] == "read 5G"
     assert not {"SMs", "bandwidth", "heat", "memory", "efficiency"} & shown.keys()
     [attempt] = json.loads(run("show", "--json", "1").out)["attempts"]

@@ -18,5 +18,5 @@ def test_energy_has_no_exponent(kilowatt_hours: float, words: str) -> None:
 
 def test_processors_in_use_and_gpu_hours_have_no_exponent() -> None:
     lines = dict(summary_lines(AttemptTelemetry(cpu=1.0, cpus=Spread(4.5e-05, 0, 1234.5), allocated=0.9)))
-    assert lines["CPU"] == "1s of CPU time; in use mean <0.001, p95 0, peak 1234"
+    assert lines["CPU"] == "1s of CPU time; mean <0.001, p95 0, peak 1234 CPUs"
     assert lines["GPU time"] == "<0.001 GPU-hours allocated"

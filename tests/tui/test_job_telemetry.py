@@ -95,7 +95,7 @@ def test_without_space_or_series_only_words_are_shown() -> None:
         assert lines["GPU use"].startswith("mean ")
     assert told(Measured(), 160) == {}
     cpu = Measured(AttemptTelemetry(cpu=3.0, cpus=Spread(1.0, 1.0, 1.0)))
-    assert told(cpu, 160) == {"measured": "attempt 2", "CPU": "3s of CPU time; in use mean 1, p95 1, peak 1"}
+    assert told(cpu, 160) == {"measured": "attempt 2", "CPU": "3s of CPU time; mean 1, p95 1, peak 1 CPUs"}
 
 
 async def test_the_page_reads_telemetry_in_a_thread() -> None:
