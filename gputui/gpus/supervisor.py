@@ -409,6 +409,7 @@ class NvmlProbe:
             self._listen(child)
         finally:
             self._answered, self._process = self._answered + child.calls[0], None
+            self._notes = ()  # what reads no longer says nothing of how it reads
             child.abandon()
             self._stuck.append(child)
 

@@ -81,6 +81,7 @@ def test_a_call_that_hangs_there_is_skipped_and_told(standin: StandIn, start: St
     watcher = start(ByShell(), replace(FAST, hang_after=timedelta(seconds=1)))
     wedged = watcher.until(lambda reading: reading.status.code is ProbeCode.WEDGED)
     assert wedged.status.text.startswith("gpu1: the NVIDIA driver has stopped answering")
+    assert not [note for note in wedged.notes if note.startswith("the GPUs of gpu1 are read")]
     again = watcher.until(lambda reading: reading.status.code is ProbeCode.OK)
     assert "the driver does not answer nvmlDeviceGetPowerUsage for GPU 0: what that reads is unknown" in again.notes
 
