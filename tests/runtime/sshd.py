@@ -37,6 +37,7 @@ _CLIENT = """Host lab
     UserKnownHostsFile {here}/known_hosts
     GlobalKnownHostsFile /dev/null
     StrictHostKeyChecking yes
+    ClearAllForwardings yes
 Host moved
     HostName 127.0.0.1
     Port 1
