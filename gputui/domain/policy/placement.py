@@ -378,10 +378,16 @@ class GpuIndex(Struct):
                 found[node] = found.get(node, 0) | bit
         return tuple(found.items())
 
+    def known(self) -> list[int]:
+        """Return the GPUs that are read and sound, by node: each of them is free once no job holds it."""
+        return [
+            sum(1 << bit for bit, row in enumerate(node) if not row.stale and row.health.is_schedulable)
+            for node in self.rows
+        ]
+
     def is_known(self, grant: Grant) -> bool:
-        """Return whether all of them are read and sound, so that each is free once no job holds it."""
-        rows = map(self.row, gpu_bits(grant))
-        return all(not row.stale and row.health.is_schedulable for row in rows)
+        known = self.known()
+        return all(mask & known[node] == mask for node, mask in grant)
 
     def uuids(self, grant: Grant) -> tuple[str, ...]:
         """Return the UUIDs, in the order of the driver's indices."""

@@ -142,9 +142,9 @@ WORK, WORK_A_START = 100_000, 1_000
 def expected_runs(
     context: PlanningContext, gated: OrderedQueue, most: int, reach: Reach | None = None
 ) -> Iterator[RunningJob]:
-    """Yield the first `most` starts after those of now, with their planned GPUs; none on GPUs that are not read.
+    """Yield the first `most` starts after those of now, with their planned GPUs.
 
-    `reach` records how far the forecast got.
+    GPUs that are not read, or lost, stay away: other jobs get none of them. `reach` records how far the forecast got.
     """
     reach = reach or Reach()
     reach.work = WORK + WORK_A_START * most
@@ -154,16 +154,21 @@ def expected_runs(
     # GPUs that were just released count as free
     cluster.free = [free | settling for free, settling in zip(cluster.free, cluster.freed, strict=True)]
     known, behind = _coming(context, gated)
+    there = context.gpus.known()
+
+    def ended(run: RunningJob, at: float) -> Iterator[Arrival]:
+        cluster.free = [free & sound for free, sound in zip(cluster.free, there, strict=True)]
+        return behind.ended(run, at)
+
     moments = [moment for keep in cluster.keeps for moment in (keep.end, keep.start)]
     # the scheduler decides when jobs accept fewer GPUs, and the order may have changed even if none starts by that
     patience = cluster.rules.patience
     ranges = (lane for key, lane in cluster.lanes.items() if patience and key.ask.minimum < key.ask.maximum)
     times = (item.since + patience for lane in ranges for item in lane.waiting)
     moments += nsmallest(SETTLINGS, {at for at in times if at > now})
-    runs = simulate(cluster, now, known, moments=moments, ended=behind.ended, reach=reach)
+    runs = simulate(cluster, now, known, moments=moments, ended=ended, reach=reach)
     for number, run in enumerate(runs, 1):
-        if context.gpus.is_known(run.grant):
-            yield run
+        yield run
         if number == most:
             reach.at, reach.is_short = run.started, True
             return

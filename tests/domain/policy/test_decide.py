@@ -329,6 +329,9 @@ def test_no_start_is_promised_on_gpus_that_may_not_be_there(changes: dict[str, A
     found = plan(of_rows(jobs, [replace(rows[0], **changes), rows[1]]), Settings(), NOW)
     assert found.forecast == {}
     assert found.reasons[2].text == "needs 1 GPU: 0 free, 1 held by jobs, 1 unknown"
+    rows = [replace(rows[0], **changes), view(1, GpuState.ALLOCATED, job_id=4, job_ids=(4,))]
+    jobs = [jobs[0], holder(4, 1, 1, hours=2), jobs[1], job(5, gpus=1)]
+    assert plan(of_rows(jobs, rows), Settings(), NOW).forecast == {2: NOW + 2 * HOUR, 5: NOW + 74 * HOUR}
 
 
 def test_no_start_is_promised_while_the_engine_does_not_answer() -> None:
