@@ -25,8 +25,8 @@ HOUR = timedelta(hours=1)
 FILE = """
 [[policy.reservations]]
 name = "course"
-start = 2026-03-02T14:00:00Z
-end = 2026-03-02T18:00:00Z
+start = 2026-03-02T15:00:00+01:00
+end = 2026-03-02T19:00:00+01:00
 count = 6
 tenant = "bob"
 """
@@ -182,6 +182,8 @@ def test_list_includes_reservations_of_the_settings_file(run: Run, store: KeptSt
         "kept_gpus": [],
     }
     assert (course["name"], course["state"], course["source"]) == ("course", "UPCOMING", "file")
+    times = [course[name] for name in ("start", "end", "lapses_at")]
+    assert times == ["2026-03-02T14:00:00Z", "2026-03-02T18:00:00Z", "2026-03-02T14:15:00Z"]
     assert "claimed 2026-03-02 " in run("reserve", "list").out
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -100,7 +100,7 @@ def _view(window: Window, source: str, controls: Controls, grace: timedelta, now
         source,
         claimed,
         released,
-        window.start + grace if lapses else None,
+        (window.start + grace).astimezone(UTC) if lapses else None,
     )
 
 
