@@ -250,6 +250,11 @@ NO_WAY = '(Caused by NewConnectionError("Failed to establish a new connection: [
         (TimeoutError("timed out"), "in time"),
         (OSError("x" * 999), "does not answer"),
         (OSError(f"HTTPSConnectionPool(host='gpu1'): {NO_WAY}"), "does not answer: Network is unreachable ("),
+        (OSError("('Connection aborted.', RemoteDisconnected('Remote end closed'))"), "answer: Remote end closed ("),
+        (
+            OSError("('Connection aborted.', ConnectionResetError(104, 'Connection reset'))"),
+            "answer: Connection reset (",
+        ),
     ],
 )
 def test_an_engine_that_does_not_answer(error: OSError, word: str) -> None:

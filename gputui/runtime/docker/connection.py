@@ -101,6 +101,7 @@ _TLS: tuple[tuple[str, str, str], ...] = (
 )
 """Patterns in errors of TLS, what is wrong, and advice."""
 
+_INNERMOST = re.compile(r"\[Errno -?\d+\] ([^'\")]+)|\w\((?:\d+, )?'([^'\"()\[]+)'\)\)$")
 _TINI = re.compile(rb"\[FATAL tini \(\d+\)\] exec (.+?) failed: (.+)")
 
 
@@ -162,8 +163,8 @@ def unavailable(where: str, error: BaseException) -> RuntimeUnavailableError:
         return RuntimeUnavailableError(f"Docker does not run at {where}", hint=service.start)
     if "timed out" in lower or "timeout" in lower:
         return SilentError(f"Docker at {where} did not answer in time", hint=service.status)
-    if found := re.search(r"\[Errno -?\d+\] ([^'\")]+)", text):  # the libraries between repeat the whole request
-        text = found[1]
+    if found := _INNERMOST.search(text):  # the libraries between repeat the whole request
+        text = found[1] or found[2]
     return RuntimeUnavailableError(f"Docker at {where} does not answer: {_tidy(text)}", hint=service.status)
 
 
