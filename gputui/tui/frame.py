@@ -86,7 +86,7 @@ def _queue(
     snapshot: Snapshot, rows: QueueRows, now: datetime, width: int, height: int | None, absent: Mapping[str, str]
 ) -> list[Cell]:
     if not rows.keys:
-        return list(empty_queue_words("", has_keys=False))
+        return list(empty_queue_words("", machine=snapshot.jobs_machine, has_keys=False))
     names = Labels.of(snapshot).by_uuid
     sheet, keys = QueueTab(rows, ChosenColumns()), rows.keys
     sheet.room, sheet.absent = width, absent

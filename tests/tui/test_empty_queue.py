@@ -130,6 +130,14 @@ async def test_a_first_day_shows_processes_and_then_how_to_submit() -> None:
         assert "U opens this list" not in console.screen_text
 
 
+async def test_host_jobs_are_not_offered_where_the_engine_s_machine_runs_the_jobs() -> None:
+    empty = sample.empty_queue()
+    elsewhere = replace(empty, nodes=(replace(empty.nodes[0], name="gpu1", is_elsewhere=True),))
+    async with on_screen(Console(elsewhere), (120, 36)) as (console, _):
+        assert "gputui submit --gpus 1 IMAGE" in console.screen_text
+        assert "--host" not in console.screen_text
+
+
 async def test_a_log_pane_without_a_log_lends_rows_to_the_list_until_there_is_a_job() -> None:
     async with on_screen(Console(first_day()), (120, 36)) as (console, pilot):
         queue, log = console.app.screen.query_one("#list"), console.app.screen.query_one("#log")

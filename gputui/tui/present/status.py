@@ -74,14 +74,21 @@ _SHOWN = ("gpu", "user", "pid", "load", "idle", "gpu_memory", "age", "what", "co
 _COLUMNS = tuple(column for key in _SHOWN for column in (*PROCESS_VIEW_COLUMNS, *_OF_GPU) if column.key == key)
 
 
-def empty_queue_words(filtered: str, others: tuple[Cell, ...] = (), *, has_keys: bool = True) -> tuple[Cell, ...]:
+def submit_words(machine: str) -> tuple[Cell, ...]:
+    """Return commands that submit a job; without a container none, if `machine`, another one, runs the jobs."""
+    return SUBMIT[:1] if machine else SUBMIT
+
+
+def empty_queue_words(
+    filtered: str, others: tuple[Cell, ...] = (), *, machine: str = "", has_keys: bool = True
+) -> tuple[Cell, ...]:
     """Return the text that replaces an empty queue; `others` says who uses the GPUs, and is then all of it."""
     if filtered:
         return (cell(f"No job matches '{plain(filtered, 60)}'. {keyed('clear_filter')} shows them all.", DIM),)
     if others:
         return others
     press = f"Press {keyed('submit')} to submit a job, or from" if has_keys else "From"
-    first = (cell(f"The queue is empty. {press} any shell:", DIM), *SUBMIT)
+    first = (cell(f"The queue is empty. {press} any shell:", DIM), *submit_words(machine))
     return (*first, *further_ways()) if has_keys else first
 
 

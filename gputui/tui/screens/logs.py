@@ -28,7 +28,7 @@ from gputui.tui.commands import (
 )
 from gputui.tui.keymap import keymap_of
 from gputui.tui.present.cells import Cell
-from gputui.tui.present.status import SUBMIT, further_ways
+from gputui.tui.present.status import further_ways, submit_words
 from gputui.tui.screens.job_screen import JobScreen, Predicate
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.services import Services
@@ -113,7 +113,7 @@ class LogController:
         keys = keymap_of(self._screen)
         words = f"No log, for the queue is empty. {keys.key('submit')} submits a job"
         if any(view.state is GpuState.FOREIGN for view in snapshot.gpus):
-            return f"{words}, or in any shell:", keys.cells((*SUBMIT, *further_ways()))
+            return f"{words}, or in any shell:", keys.cells((*submit_words(snapshot.jobs_machine), *further_ways()))
         return f"{words}, as `gputui submit` does in any shell.", ()
 
     def follow_cursor_soon(self) -> None:

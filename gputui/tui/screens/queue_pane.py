@@ -129,6 +129,7 @@ class QueueController:
             self._show_history()
         self.show_match_count()
         table.live.drop_ended_marks()
+        table.live.machine = snapshot.jobs_machine
         may_end = not self._services.is_read_only
         table.live.others = foreign_use_words(snapshot, table.live.room, may_end=may_end) if self.is_empty else ()
 

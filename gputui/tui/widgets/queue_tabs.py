@@ -72,6 +72,8 @@ class QueueTab(Struct, eq=False):
     """Columns for which the cluster has no values, each with its sentence."""
     others: tuple[Cell, ...] = ()
     """Lines about foreign use, for an empty queue; empty if there is none."""
+    machine: str = ""
+    """The one that runs the jobs, if it is another."""
     _signs: Mapping[RowKey, str] = {}
     _lead: int = 0
     _living: tuple[Marks, object, Marks] | None = None
@@ -142,7 +144,7 @@ class QueueTab(Struct, eq=False):
         return self.rows.jobs_of(key) if isinstance(key, int) else ()
 
     def empty(self) -> tuple[Cell, ...]:
-        return empty_queue_words(self.rows.filter, self.others) if self.rows.is_read else READING
+        return empty_queue_words(self.rows.filter, self.others, machine=self.machine) if self.rows.is_read else READING
 
 
 class EndedJobs(Struct, frozen=True):
