@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import field
 from textual.app import ComposeResult
 from textual.message import Message
 from textual.widget import Widget
@@ -110,9 +111,7 @@ def made(feed: Feed | None = None) -> Screen:
 class OpenFeed(Feed):
     """Feed that exposes its subscribers."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.hearers: list[Callable[[Snapshot], None]] = []
+    hearers: list[Callable[[Snapshot], None]] = field(default_factory=list)
 
     def subscribe(self, tell: Callable[[Snapshot], None]) -> Callable[[], None]:
         unsubscribe = super().subscribe(tell)

@@ -237,10 +237,10 @@ async def test_notices_are_those_of_now() -> None:
     async with shown((120, 36)) as hand:
         console, pilot = hand.console, hand.pilot
         await stages_dialogs.notices(hand)
-        assert "docker does not answer" not in console.screen_text
+        assert "no permission to speak to Docker" not in console.screen_text
         console.snapshot = replace(sample.no_docker(), taken_at=NOW + timedelta(seconds=5))
         await console.show(pilot, console.snapshot)
-        await hand.until(lambda: "docker does not answer" in console.screen_text)
+        await hand.until(lambda: "no permission to speak to Docker" in console.screen_text)
 
 
 async def test_two_dialogs_let_the_screen_be_seen_and_typed_text_is_not_lost() -> None:

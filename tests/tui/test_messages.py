@@ -78,12 +78,12 @@ async def test_a_notice_that_comes_and_goes_moves_nothing(size: tuple[int, int])
         await console.begin(pilot)
         usual = await rows(pilot, sample.rich_snapshot())
         assert await rows(pilot, sample.no_docker()) == usual
-        assert "docker does not answer" in console.screen_text.splitlines()[-2]
+        assert "no permission to speak to Docker" in console.screen_text.splitlines()[-2]
         await pilot.press("exclamation_mark")
         assert "log in again" in console.screen_text
         await pilot.press("escape")
         assert await rows(pilot, sample.rich_snapshot()) == usual
-        assert "docker does not answer" not in console.screen_text.splitlines()[-2]
+        assert "no permission to speak to Docker" not in console.screen_text.splitlines()[-2]
 
 
 @cases("gesture", ["key", "click"])

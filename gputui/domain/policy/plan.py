@@ -23,7 +23,7 @@ from gputui.domain.policy.placement import SOON
 from gputui.domain.policy.planning_context import PlanningContext
 from gputui.domain.policy.queue_order import OrderCache, OrderedQueue, order_queue, queue_lanes
 from gputui.domain.policy.reasons import Gated, Reasons
-from gputui.domain.policy.retry import JITTER, FastFailureGuard
+from gputui.domain.policy.retry import FastFailureGuard, pause_end
 from gputui.domain.policy.waits import ArrayTally, Dependencies
 from gputui.domain.runs import Run as Elements
 from gputui.domain.runs import Spans, joined_spans
@@ -336,9 +336,7 @@ def _own_gate(job: Job, situation: GateContext) -> Reason | None:
     if begin_at is not None and begin_at > now:
         text = f"begins at {utc_moment(begin_at, now)}, in {format_duration(begin_at - now)}"
         return Reason(PendingReason.BEGIN_TIME, text, (begin_at,))
-    at = job.not_before
-    # no pause is longer than the cap: then the clock was set back
-    if at is not None and at > now and at - now <= situation.settings.backoff_cap * (1 + JITTER):
+    if (at := pause_end(job, now, situation.settings.backoff_cap)) is not None:
         cause = job.end_words or "its last attempt failed"
         text = f"attempt {job.next_attempt} at {utc_moment(at, now)}, in {format_duration(at - now)}: {cause}"
         return Reason(PendingReason.BACK_OFF, text, (at,))

@@ -125,6 +125,8 @@ def _paused(
 JITTER = 0.1
 """Maximum random part added to a pause, so that jobs that failed together do not all return together."""
 
+_CLOCKS_DIFFER = timedelta(minutes=1)
+"""How far ahead of this clock an end may be that the engine's clock has told."""
 _BROKE_ITS_GPUS = frozenset({CauseCode.GPU_LOST, CauseCode.GPU_SETUP_FAILED})
 
 
@@ -138,6 +140,18 @@ def backoff(first: timedelta, failures: int, cap: timedelta, seed: str) -> timed
     pause = min(cap.total_seconds(), first.total_seconds() * 2.0 ** min(failures - 1, 40))
     share = int.from_bytes(hashlib.blake2b(seed.encode(), digest_size=4).digest()) / 2**32
     return timedelta(seconds=pause * (1 + JITTER * share))
+
+
+def pause_end(job: Job, now: datetime, cap: timedelta) -> datetime | None:
+    """Return the end of the pause that the job is in; None outside of one.
+
+    A pause over the cap, or after an attempt with its end in the future, is no more: the clock was set back.
+    """
+    at, last = job.not_before, job.attempt
+    if at is None or not now < at <= now + cap * (1 + JITTER):
+        return None
+    is_past = last is None or last.ended_at is None or last.ended_at <= now + _CLOCKS_DIFFER
+    return at if is_past else None
 
 
 def cancel_cause(job: Job) -> Cause:

@@ -19,7 +19,7 @@ from gputui.domain.container import ContainerRecord, ContainerState, Launch
 from gputui.domain.errors import Cause, CauseCode, NotFoundError, RuntimeFault, RuntimeUnavailableError, StoreError
 from gputui.domain.job import Attempt, Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.policy.retry import backoff, conclude
+from gputui.domain.policy.retry import backoff, conclude, pause_end
 from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.state import JobState
 from gputui.engine.actions.permissions import UserPermissions
@@ -181,7 +181,7 @@ class ImagePulls(Struct, eq=False):
     def _begin(self, pull: ImagePull, jobs: list[JobId]) -> bool:
         """Make the jobs CONFIGURING; if the store refuses, they request the image again at the next tick."""
         try:
-            begin_pull(self._store, jobs, self._clock.now())
+            begin_pull(self._store, jobs, self._clock.now(), self._settings)
         except StoreError as error:
             log.warning("image %s for %d jobs: %s", pull.image, len(jobs), error)
         except Exception:  # the border of a worker
@@ -242,11 +242,11 @@ def _unexpected(image: str, error: Exception) -> RuntimeFault:
     return RuntimeFault(Cause(CauseCode.PULL_FAILED, f"cannot pull {image}: {type(error).__name__}: {error}"))
 
 
-def begin_pull(store: JobStore, jobs: Iterable[JobId], now: datetime) -> None:
+def begin_pull(store: JobStore, jobs: Iterable[JobId], now: datetime, settings: SchedulerSettings) -> None:
     """Make the jobs that still wait CONFIGURING while their image is pulled, without assigning GPUs."""
     with store.transaction() as transaction:
         for job in _found(transaction, jobs):
-            if _waits(job, now):
+            if _waits(job, now, settings):
                 transaction.put(job.to(JobState.CONFIGURING))
 
 
@@ -265,7 +265,7 @@ def end_pull(
     with store.transaction() as transaction:
         for job in _found(transaction, jobs):
             is_fetching = job.state is JobState.CONFIGURING and (job.attempt is None or job.attempt.is_over)
-            if not (is_fetching or _waits(job, now)):
+            if not (is_fetching or _waits(job, now, settings)):
                 continue
             if fault is not None and lost:
                 pause = backoff(_FIRST_PAUSE, lost, _LONGEST_PAUSE, f"{job.id}:{lost}")
@@ -280,12 +280,12 @@ def end_pull(
                 transaction.put(given_back(job))
 
 
-def _waits(job: Job, now: datetime) -> bool:
+def _waits(job: Job, now: datetime, settings: SchedulerSettings) -> bool:
     """Return whether the job waits, and is not in the pause after a failure.
 
     A tick that has not seen the failure yet may ask for its image again; that must not cost another attempt.
     """
-    return job.state is JobState.PENDING and (job.not_before is None or job.not_before <= now)
+    return job.state is JobState.PENDING and pause_end(job, now, settings.backoff_cap) is None
 
 
 def _found(transaction: Transaction, jobs: Iterable[JobId]) -> Iterator[Job]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gputui.domain.errors import Cause, CauseCode, cause_of_exit
 from gputui.domain.job import Attempt, Job, Stopping
-from gputui.domain.policy.retry import JITTER, backoff, conclude, requeued
+from gputui.domain.policy.retry import JITTER, backoff, conclude, pause_end, requeued
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.state import JobState
 from tests.cases import cases
@@ -54,6 +54,18 @@ def test_two_retries_make_three_attempts_with_growing_pauses() -> None:
     assert timedelta(seconds=5) <= first.not_before - NOW < second.not_before - NOW <= timedelta(seconds=11)
     assert [attempt.number for attempt in last.attempts] == [1, 2, 3]
     assert last.submitted_at == job.submitted_at
+
+
+@cases(
+    ("later", "is_paused"),
+    [(-3600.0, False), (-300.0, False), (-40.0, True), (0.0, True), (4.9, True), (6.0, False), (3600.0, False)],
+)
+def test_a_pause_ends_early_where_the_clock_was_set_back(later: float, is_paused: bool) -> None:
+    failed = ended(running(1, retries=1), 3)
+    now = NOW + timedelta(seconds=later)
+    assert pause_end(failed, now, CAP) == (failed.not_before if is_paused else None)
+    unended = failed.evolve(attempts=())
+    assert (pause_end(unended, now, CAP) is not None) == (-600 < later < 5)
 
 
 @given(st.integers(1, 1000), st.text(max_size=5))
