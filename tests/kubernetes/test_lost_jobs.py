@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -131,7 +132,8 @@ def test_a_disk_that_is_full_once_the_job_exists_hides_and_loses_none(
     synced, sync = count(), os.fsync
 
     def fsync(descriptor: int) -> None:
-        if next(synced) == 1:  # the first is what is going to be submitted
+        is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        if is_file and next(synced) == 1:  # the first is what is going to be submitted
             raise OSError(errno.ENOSPC, "No space left on device")
         sync(descriptor)
 

@@ -178,7 +178,7 @@ IN_WORDS = (
     ),
     (
         Look(Main, day=sample.no_docker, has_message=True),
-        ("│ ✗ docker down", "✗ no permission to speak to Docker at unix:///var/run/docker.sock (user…  !: all"),
+        ("│ ✗ docker down", "✗ no permission to speak to Docker at unix:///var/run/docker.sock (us…  !: all"),
     ),
     (
         Look(Main, day=sample.paused, has_message=True),
