@@ -36,8 +36,8 @@ COMMANDS = {
 """Commands whose functions are counted, in a queue of seven held jobs without a scheduler."""
 LIMITS: Mapping[str, float] = {
     "files": 325,
-    "lines": 105_099,
-    "lines without optional parts": 91_541,
+    "lines": 105_104,
+    "lines without optional parts": 91_546,
     "functions": 7_511,
     "lines per function": 13.99,
     "folders of more than 15 files": 5,

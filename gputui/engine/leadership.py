@@ -84,11 +84,16 @@ class Leadership:
         fd, is_taken = -1, False
         try:
             fd = open_regular(self._path, os.O_RDWR | os.O_CREAT)
-            for pause in (0.002, 0.005, 0.01, 0):  # a process that reads it holds the lock for an instant
+            for pause in (0.002, 0.005, 0.01, 0.05, 0.2, 0):  # a process that reads it holds the lock for an instant
                 try:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    time.sleep(pause)
+                    with contextlib.suppress(BlockingIOError):
+                        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                        fcntl.flock(fd, fcntl.LOCK_UN)
+                        time.sleep(pause)
+                        continue
+                    break  # not shared: a leader has it
                 else:
                     set_file_mode(fd)
                     is_taken = True
