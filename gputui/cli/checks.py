@@ -208,14 +208,13 @@ def _of_lists(reading: ProbeReading, settings: SchedulerSettings) -> Iterator[Do
         return
     named = _named(gpu for gpu, _ in unread)
     if all(sample.processes_at is None for _, sample in unread):
-        text, hint = f"the driver has not listed the processes on {named} in time", _fix(reading, _KERNEL_LOG)
+        text, hint = f"the driver has not listed the processes on {named} in time", _KERNEL_LOG
     else:
         text = f"the driver refuses to list the processes on {named}"
         hint = "nvidia-smi --query-compute-apps=gpu_uuid,pid --format=csv    # shows the driver's own error\n"
         hint += "sudo gputui doctor    # when it works for root alone: run the scheduler as root\n"
         hint += "In a container: docker run --pid=host --gpus all …"
-        hint = _fix(reading, hint)
-    yield _unjudged("processes", text, hint, "processes are", is_all=len(unread) == len(usable))
+    yield _unjudged("processes", text, _fix(reading, hint), "processes are", is_all=len(unread) == len(usable))
 
 
 def _of_memory(reading: ProbeReading) -> Iterator[DoctorCheck]:
@@ -228,9 +227,9 @@ def _of_memory(reading: ProbeReading) -> Iterator[DoctorCheck]:
     unread = [gpu for gpu, sample in usable if sample.memory_used is None and not gpu.unified]
     if unread:
         text = f"the memory of {_named(unread)} cannot be read"
-        hint = "nvidia-smi --query-gpu=index,memory.used,memory.total --format=csv    # shows the driver's own error"
-        hint = _fix(reading, f"{hint}\n{_KERNEL_LOG}")
-        yield _unjudged("memory", text, hint, "memory is", is_all=len(unread) == len(usable))
+        hint = "nvidia-smi --query-gpu=index,memory.used,memory.total --format=csv    # shows the driver's own error\n"
+        hint += _KERNEL_LOG
+        yield _unjudged("memory", text, _fix(reading, hint), "memory is", is_all=len(unread) == len(usable))
 
 
 def _unjudged(name: str, text: str, hint: str, what: str, *, is_all: bool) -> DoctorCheck:
