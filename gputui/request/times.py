@@ -112,7 +112,7 @@ def past(text: str, where: str, now: datetime) -> datetime:
         given, words = _words(text, where, now)
         given = given._replace(hint=PAST_HINT)
         clocks, day = _split(given, words)
-        clock = _only(given, clocks, PAST_HINT)
+        clock = _only(given, clocks)
         if not day and clock is None:
             raise given.refused("is not a time")
         for candidate in _days_before(given, day):
@@ -243,7 +243,7 @@ def _span_of(given: _Text, match: re.Match[str]) -> tuple[time, time]:
     return start, end
 
 
-def _only(given: _Text, clocks: Sequence[time | tuple[time, time]], hint: str) -> time | None:
+def _only(given: _Text, clocks: Sequence[time | tuple[time, time]], hint: str | None = None) -> time | None:
     single = [clock for clock in clocks if isinstance(clock, time)]
     if len(single) < len(clocks):
         raise given.refused("is a span of time", hint)
