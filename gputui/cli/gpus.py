@@ -36,8 +36,8 @@ def picture(backend: DirectBackend) -> Snapshot:
         if snapshot.gpus or status is None or status.code is not ProbeCode.STARTING or time.monotonic() > deadline:
             break
         time.sleep(0.1)  # its scheduler has just begun
-    known = (each for node in snapshot.nodes for each in node.runtimes if not RUNTIMES.get(each.name))
-    down = [each for each in known if each.asked and not each.up]
+    engines = (each for node in snapshot.nodes for each in node.runtimes if not RUNTIMES.get(each.name))
+    down = [each for each in engines if each.asked and not each.up]
     if not snapshot.gpus:
         # an engine that is named wrongly may be elsewhere: a missing driver here is not the reason
         if unnamed := next((each.text for each in down if not each.address), ""):
