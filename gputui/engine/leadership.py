@@ -88,12 +88,9 @@ class Leadership:
                 try:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    with contextlib.suppress(BlockingIOError):
-                        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                        fcntl.flock(fd, fcntl.LOCK_UN)
-                        time.sleep(pause)
-                        continue
-                    break  # not shared: a leader has it
+                    if not _is_shared(fd):
+                        break
+                    time.sleep(pause)
                 else:
                     set_file_mode(fd)
                     is_taken = True
@@ -186,6 +183,16 @@ class Leadership:
                 os.close(fd)
 
 
+def _is_shared(fd: int) -> bool:
+    """Return whether nobody but readers has the lock: a leader does not share it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    return True
+
+
 def current_leader(directory: Path) -> Leader | None:
     """Return the process that schedules in the directory; None if there is none.
 
@@ -196,18 +203,16 @@ def current_leader(directory: Path) -> Leader | None:
     except OSError:
         return None
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            for _ in range(_READS):
-                with contextlib.suppress(msgspec.MsgspecError, OSError):
-                    text = os.pread(fd, 4 * _SIZE, 0)
-                    leader, sign = decode_json(text, Leader), decode_json(text, _Sign)
-                    age = 0.0 if sign.alive_at is None else time.monotonic() - sign.alive_at
-                    silence = timedelta(seconds=age) if age > sign.patience else timedelta()
-                    return replace(leader, silent_for=silence)
-                time.sleep(0.001)  # read while it was being written
-            return Leader(0, os.uname().nodename, "unknown", "console", datetime.fromtimestamp(0, UTC))
-        return None
+        if _is_shared(fd):
+            return None
+        for _ in range(_READS):
+            with contextlib.suppress(msgspec.MsgspecError, OSError):
+                text = os.pread(fd, 4 * _SIZE, 0)
+                leader, sign = decode_json(text, Leader), decode_json(text, _Sign)
+                age = 0.0 if sign.alive_at is None else time.monotonic() - sign.alive_at
+                silence = timedelta(seconds=age) if age > sign.patience else timedelta()
+                return replace(leader, silent_for=silence)
+            time.sleep(0.001)  # read while it was being written
+        return Leader(0, os.uname().nodename, "unknown", "console", datetime.fromtimestamp(0, UTC))
     finally:
         os.close(fd)
