@@ -272,7 +272,7 @@ class ApiClient(Struct, eq=False):
     tell: Callable[[str], object] = lambda _: None
     """Called with a sentence while a request waits."""
     name: Callable[[Server], tuple[str, str]] = plain_name
-    """As of `Patience`, like `waited`."""
+    """Same as in `Patience`, like `waited`."""
     headers: Mapping[str, str] = {}
     """Go with all requests."""
     absence: float = 0.0

@@ -311,7 +311,7 @@ class ProbeStatus(Struct, frozen=True):
     text: str = "the first reading has not come yet"
     since: datetime | None = None
     hint: str = ""
-    """What to do, which the text ends with, in parentheses; empty: what the code asks for."""
+    """Advice, with which the text ends, in parentheses; empty: the advice that belongs to the code."""
 
 
 NO_PROBE = ProbeStatus(ProbeCode.NO_PROBE, "no readings: no probe on this node")

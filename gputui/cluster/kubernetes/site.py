@@ -54,7 +54,7 @@ class ApiCall(Struct, frozen=True):
     verbs: tuple[str, ...]
     group: str
     resource: str
-    """What the group has, `pods`, or a part of it, `pods/log`."""
+    """Name as in RBAC rules: `pods`, or `pods/log` for a part of it."""
     lost: str
     """Sentence about the loss without it."""
     is_wide: bool = False

@@ -35,7 +35,7 @@ class Gated(NamedTuple):
 
     why: Mapping[JobId, Reason]
     line: OrderedQueue
-    """Those among them that may start by themselves later, in their order."""
+    """Jobs of `why` that may start later without an action of a user, in order."""
 
 
 class _Turn(NamedTuple):

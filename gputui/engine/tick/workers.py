@@ -300,7 +300,7 @@ class BackgroundReader(Struct, Generic[T], eq=False):
     _kind: WorkKind
     _ask: Callable[[Runtime, AttemptKey, str], T | None]
     _words: str
-    """What that reads of an attempt's container."""
+    """Words for what `_ask` reads, before the container's id in log lines."""
     _level: int = logging.DEBUG
     """Level of the log at which it is told that this is not known."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
