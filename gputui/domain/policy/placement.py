@@ -378,16 +378,12 @@ class GpuIndex(Struct):
                 found[node] = found.get(node, 0) | bit
         return tuple(found.items())
 
-    def known(self) -> list[int]:
+    def known(self) -> tuple[int, ...]:
         """Return the GPUs that are read and sound, by node: each of them is free once no job holds it."""
-        return [
-            sum(1 << bit for bit, row in enumerate(node) if not row.stale and row.health.is_schedulable)
-            for node in self.rows
-        ]
+        return gpu_masks(self, _is_known)
 
     def is_known(self, grant: Grant) -> bool:
-        known = self.known()
-        return all(mask & known[node] == mask for node, mask in grant)
+        return all(_is_known(self.row(place)) for place in gpu_bits(grant))
 
     def uuids(self, grant: Grant) -> tuple[str, ...]:
         """Return the UUIDs, in the order of the driver's indices."""
@@ -481,6 +477,10 @@ def recently_freed(jobs: Iterable[Job], gpus: GpuIndex, now: datetime) -> tuple[
 
 def gpu_masks(gpus: GpuIndex, wanted: Callable[[GpuView], bool]) -> tuple[int, ...]:
     return tuple(sum(1 << bit for bit, row in enumerate(node) if wanted(row)) for node in gpus.rows)
+
+
+def _is_known(row: GpuView) -> bool:
+    return not row.stale and row.health.is_schedulable
 
 
 def _may_settle(row: GpuView) -> bool:
