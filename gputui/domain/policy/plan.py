@@ -271,16 +271,11 @@ class GateContext(Struct, dict=True):
         return status.gpus if status else None
 
     @cached_property
-    def elsewhere(self) -> str:
-        """Name of the machine where jobs run, if it is another than the scheduler's; else empty."""
-        return self.snapshot.jobs_machine
-
-    @cached_property
     def is_open(self) -> bool:
         """Whether neither a pause nor a runtime nor repeated failures can keep any job from starting."""
         up = [name for name, status in self.runtimes.items() if status.up]
         all_up = all(runtime_in(up, is_host=each) for each in (False, True))
-        is_free = not (self.elsewhere or self.snapshot.controls.paused or self.guard)
+        is_free = not (self.snapshot.jobs_machine or self.snapshot.controls.paused or self.guard)
         return is_free and all_up and self.support.is_full
 
     @cached_property
@@ -358,7 +353,7 @@ def _down(situation: GateContext, *, is_host: bool) -> Reason | None:
     if status is None:
         what = "host jobs are switched off" if is_host else "this scheduler runs no containers"
         return Reason(PendingReason.NODE_UNKNOWN, what)
-    if is_host and (machine := situation.elsewhere):
+    if is_host and (machine := situation.snapshot.jobs_machine):
         return Reason(PendingReason.NODE_UNKNOWN, f"{NO_HOST_JOBS.format(machine)}: name an image")
     return None if status.up else Reason(PendingReason.NODE_UNKNOWN, status.text)
 
