@@ -87,9 +87,9 @@ class FastFailureGuard(Struct, frozen=True):
 
 def _keys(job: Job) -> tuple[_Key, ...]:
     tenant = ("tenant", job.submitted_uid, job.spec.tenant)
-    return (
-        (("image", job.submitted_uid, job.spec.image), tenant) if job.spec.image else (tenant,)
-    )  # host jobs have none
+    if not job.spec.image:  # a host job
+        return (tenant,)
+    return ("image", job.submitted_uid, job.spec.image), tenant
 
 
 def _outcome(job: Job, settings: SchedulerSettings) -> _Outcome | None:
