@@ -386,7 +386,8 @@ class NvmlProbe:
     def _run(self) -> None:
         """Start a process and read it until it ends, hangs or the probe is closed; then the next."""
         while not self._closed.is_set():
-            self._stuck, within = [child for child in self._stuck if child.is_stuck], math.inf
+            self._stuck = [child for child in self._stuck if child.is_stuck]
+            within = math.inf
             if len(self._stuck) < MOST_STUCK:
                 try:
                     self._follow(self._spawn(self._settings, self._hung.skipped(time.monotonic())))
