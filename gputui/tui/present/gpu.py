@@ -75,9 +75,7 @@ _STATE_WORDS = {
     GpuState.DRAINED: "drained",
     GpuState.UNKNOWN: "unknown",
 }
-
-
-_UNKNOWN = cell(_STATE_WORDS[GpuState.UNKNOWN], AMBER)
+_UNKNOWN_STATE = cell(_STATE_WORDS[GpuState.UNKNOWN], AMBER)
 
 
 def gpu_cells(row: GpuRow, key: str, room: int) -> Cell:
@@ -113,7 +111,7 @@ def _held(row: GpuRow, room: int) -> Cell:
         return state
     if row.view.state is GpuState.FREE and row.view.drain is None:  # it is reserved, or has a harmless fault
         return who
-    if state == _UNKNOWN and not row.is_held:  # the reason says it
+    if state == _UNKNOWN_STATE and not row.is_held:  # the reason says it
         return cell("".join(words for words, _ in who), AMBER)
     return (*state, (" ", DIM), *who) if state else who
 
@@ -138,11 +136,12 @@ def sick_words(row: GpuRow, room: int, *, has_model: bool = True) -> Cell | None
 def holder_parts(row: GpuRow, room: int, *, has_holder: bool = True) -> list[Cell]:
     """Return faults, holders, intruders, drain and reservation, without words that repeat the state."""
     view, state = row.view, _state(row, 7)[0][0]
-    parts: list[Cell | None] = [_holder(row, room) if has_holder else None]
+    holder = _holder(row, room) if has_holder else None
+    parts = [holder]
     if view.health.code is not HealthCode.OK and view.health.text:
         usable = view.health.is_schedulable or view.health.code is HealthCode.UNKNOWN
         fault = cell(plain(view.health.reason, 200), DIM if usable else tone_of_kind(SICK).style)
-        parts.insert(int(usable), fault)
+        parts = [holder, fault] if usable else [fault, holder]
     if view.job_id is not None and view.foreign:
         other, more = view.foreign[0], f" +{len(view.foreign) - 1}" if len(view.foreign) > 1 else ""
         user = f" {plain(other.user, 32)}" if other.user else ""

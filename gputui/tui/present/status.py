@@ -75,7 +75,7 @@ _COLUMNS = tuple(column for key in _SHOWN for column in (*PROCESS_VIEW_COLUMNS, 
 
 
 def submit_words(machine: str) -> tuple[Cell, ...]:
-    """Return commands that submit a job; without a container none, if `machine`, another one, runs the jobs."""
+    """Return commands that submit a job, among them that of a host job if no other `machine` runs the jobs."""
     return SUBMIT[:1] if machine else SUBMIT
 
 

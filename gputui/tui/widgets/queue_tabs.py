@@ -73,7 +73,7 @@ class QueueTab(Struct, eq=False):
     others: tuple[Cell, ...] = ()
     """Lines about foreign use, for an empty queue; empty if there is none."""
     machine: str = ""
-    """The one that runs the jobs, if it is another."""
+    """Name of the machine where jobs run, if it is another than the scheduler's; else empty."""
     _signs: Mapping[RowKey, str] = {}
     _lead: int = 0
     _living: tuple[Marks, object, Marks] | None = None
