@@ -7,6 +7,7 @@ import socket
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -120,6 +121,17 @@ def test_the_socket_of_a_docker_context_is_guarded_as_that_of_docker_host(
     mounting = JobSpec(image="debian", options=ContainerOptions(volumes=("/srv/engine:/e",)))
     with pytest.raises(InputError, match="holds an engine's socket"):
         bootstrap.actions(MemoryJobStore(), options).act(SubmitJobs((Submission(mounting),)))
+
+
+def test_an_action_of_many_jobs_looks_once_where_they_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, machine = Mock(return_value="unix:///srv/d.sock"), Mock(return_value="")
+    monkeypatch.setattr(adapters, "engine_url", engine)
+    policy = PolicySettings(allow=AllowSettings(options={"docker_socket": False}))
+    options = Options(tmp_path, runtime="docker", settings=Settings(policy=policy))
+    many = [Submission(JobSpec(image="debian", options=ContainerOptions(volumes=("/srv/data:/data",))))] * 3
+    many += [Submission(JobSpec(command=("true",)))] * 3
+    bootstrap.actions(MemoryJobStore(), options, jobs_machine=machine).act(SubmitJobs(tuple(many)))
+    assert (engine.call_count, machine.call_count) == (1, 1)
 
 
 @cases(

@@ -257,7 +257,9 @@ def actions(
     from gputui.engine.actions.permissions import UserPermissions, account_number
 
     settings, asks = options.settings, asks or caller()
-    permissions = UserPermissions(options.state, settings, partial(engine_url, options), jobs_machine)
+    # an action of many jobs asks for each of them, and both may read files
+    url, machine = cache(partial(engine_url, options)), cache(jobs_machine)
+    permissions = UserPermissions(options.state, settings, url, machine)
     return Actions(
         store,
         clock(),
