@@ -382,11 +382,12 @@ class Connection:
                 raise type(self._last_error)(self._last_error.what, hint=self._last_error.hint)
             kept = self._idle.pop()[1] if self._idle else None
         if kept is not None:
-            try:
-                self.check_listening()
-            except RuntimeUnavailableError:
+            try:  # an engine that stops still answers on open connections
+                if self.endpoint:
+                    _check_listening(self.endpoint)
+            except OSError as error:
                 kept.close()
-                raise
+                raise self.lost(error) from error
             return kept
         with self._reached() as endpoint:
             # never pinned: engines refuse versions that are too old or too new for them; asked once, then kept
@@ -418,17 +419,6 @@ class Connection:
             what = f"Docker at {endpoint.url} is too old: its API is {version}"
             raise RuntimeUnavailableError(what, hint="upgrade to Docker 20.10 (API 1.41) or newer")
         return version
-
-    def check_listening(self) -> None:
-        """Raise RuntimeUnavailableError if a local engine accepts no connections, because it is stopping.
-
-        A stopping engine still answers on open connections. Engines that are not behind a local socket are not checked.
-        """
-        try:
-            if self.endpoint:
-                _check_listening(self.endpoint)
-        except OSError as error:
-            raise self.lost(error) from error
 
     def check_accepting(self) -> None:
         """Raise RuntimeUnavailableError if the engine takes no new connection, wherever it is, as one that stops."""

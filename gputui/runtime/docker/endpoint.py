@@ -153,8 +153,9 @@ def use_recorded(engine: EngineRecord, path: Path) -> None:
             with suppress(RuntimeUnavailableError):  # it may be gone, or lead elsewhere by now
                 if _of_context(engine.context).url == engine.address:
                     found = {"DOCKER_CONTEXT": engine.context}
-        _recorded.update(found)
-        RECORDED.update({engine.address: path} if found else {})
+        if found:
+            _recorded.update(found)
+            RECORDED[engine.address] = path
 
 
 def _checked(url: str, source: str, tls: Any) -> Endpoint:
