@@ -36,9 +36,9 @@ COMMANDS = {
 """Commands whose functions are counted, in a queue of seven held jobs without a scheduler."""
 LIMITS: Mapping[str, float] = {
     "files": 325,
-    "lines": 105_103,
-    "lines without optional parts": 91_545,
-    "functions": 7_512,
+    "lines": 105_096,
+    "lines without optional parts": 91_538,
+    "functions": 7_511,
     "lines per function": 13.99,
     "folders of more than 15 files": 5,
     "modules with one importer": 46,
