@@ -85,6 +85,8 @@ class ApiBackend:
         self._instead = instead
         self._home = home
         self._shell = shell
+        self.next_key: Callable[[], str] = new_key
+        """Returns the key of the next action."""
         self.described: AboutView | None = None
         """How the owner describes himself; None: he is asked, as after another one may have begun."""
         self.local: DirectBackend | None = None
@@ -190,7 +192,7 @@ class ApiBackend:
     def act(self, action: Action, /, *, server: str = "", on_progress: Progress | None = None) -> Done:
         if self.local is not None:
             return self.local.act(action)
-        key, body = new_key(), own_json(action)
+        key, body = self.next_key(), own_json(action)
         try:
             view = self.view()
             acted = self._client.ask("POST", "/v1/actions", body, result=Acted, key=key, headers=_OWN)

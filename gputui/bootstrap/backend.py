@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 from contextlib import closing, suppress
@@ -87,7 +86,7 @@ class LocalBackend(Struct, eq=False, dict=True):
     _opening: threading.Lock = field(default_factory=threading.Lock)
     _opened: JobStore | None = None
     _streams: WeakSet[LogStream] = field(default_factory=WeakSet)
-    _owner: DirectBackend | None = None
+    _owner: ApiBackend | None = None
     _acted: int = 0
     """Number of actions of a request with a key."""
 
@@ -142,7 +141,7 @@ class LocalBackend(Struct, eq=False, dict=True):
     def _about(self) -> About:
         is_callers = self.owned is not None  # whose directory that of this process is not
         settings, home = self._options.settings, "" if is_callers else str(present_directory() or "")
-        host = socket.gethostname()
+        host = os.uname().nodename
         lacking: Mapping[Capability, str] = {}
         if not self._caller.operates:
             from gputui.engine.actions.context import LACKING
@@ -177,9 +176,7 @@ class LocalBackend(Struct, eq=False, dict=True):
                 asks = self._caller
                 if not asks.key:
                     return self._actions_of(asks).act(action, server=server, on_progress=on_progress)
-                from gputui.domain.access import further_key
-
-                asks, self._acted = replace(asks, key=further_key(asks.key, self._acted)), self._acted + 1
+                asks = replace(asks, key=self._next_key())
                 act = partial(self._actions_of(asks).act, action, server=server, on_progress=on_progress)
                 requests = self.owned.requests if self.owned is not None else _known_requests()
                 return requests.once(asks, self.store, act)
@@ -189,7 +186,16 @@ class LocalBackend(Struct, eq=False, dict=True):
             from gputui.bootstrap.owner import open_api
 
             self._acted, self._owner = number, open_api(self._options, self._waiting)  # None: it has ended already
+            if self._owner is not None and self._caller.key:
+                self._owner.next_key = self._next_key
         return self._owner.act(action, server=server, on_progress=on_progress)
+
+    def _next_key(self) -> str:
+        """Return the key of the next action of a request with a key, as it is stored."""
+        from gputui.domain.access import further_key
+
+        number, self._acted = self._acted, self._acted + 1
+        return further_key(self._caller.key, number)
 
     def _actions_of(self, asks: Caller) -> Performer:
         resolve: Resolve | None = None
@@ -321,7 +327,7 @@ def recorded_machine(options: Options) -> str:
 
     with suppress(OSError):
         record = EngineFile(options.state / ENGINE_RECORD).read() if options.runtime == "docker" else None
-        if record is not None and "unix://" not in record.address and record.machine != socket.gethostname():
+        if record is not None and "unix://" not in record.address and record.machine != os.uname().nodename:
             return record.machine
     return ""
 

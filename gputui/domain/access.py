@@ -155,10 +155,16 @@ def is_one_of(uid: int, groups: Collection[int], names: Iterable[str], resolve: 
 
 
 _KEY = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+_STORED = re.compile(r"[A-Za-z0-9_-]{1,64}(~\d{1,9})?\.[0-9a-f]{16}", re.ASCII)
 
 
 def stored_key(key: str, method: str, path: str, query: Mapping[str, str], body: bytes) -> str:
-    """Return the key of a request as it is stored; raises InputError for what is none."""
+    """Return the key of a request as it is stored; raises InputError for what is none.
+
+    One as stored, of a request that another process passes on, stays.
+    """
+    if _STORED.fullmatch(key):
+        return key
     if not _KEY.fullmatch(key):
         raise InputError("it is no key", where="Idempotency-Key", hint="1 to 64 letters, digits, - and _")
     words = "&".join(f"{name}={value}" for name, value in sorted(query.items()))

@@ -68,6 +68,7 @@ def test_keys_of_requests() -> None:
     assert key not in others
     assert len(others) == 4
     assert further_key(key, 0) == key
+    assert stored_key(further_key(key, 1), "POST", "/v1/actions", {}, b"") == further_key(key, 1)  # passed on
     assert name_of_key(further_key(key, 1)) == "k~1"
 
 
