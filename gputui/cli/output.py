@@ -50,8 +50,8 @@ class TextColumn(Struct, frozen=True):
 
 def lines(columns: Sequence[TextColumn], rows: Iterable[Sequence[str]], total: int | None) -> list[str]:
     """Return the table as lines, without control characters; the last column takes the rest of `total` cells."""
-    cells = [[_cell(column.title) for column in columns], *([_cell(text) for text in row] for row in rows)]
-    widest = [max(row[place][1] for row in cells) for place in range(len(columns))]
+    cells = [[_cell(text) for text in texts] for texts in zip((column.title for column in columns), *rows, strict=True)]
+    widest = [max(size for _, size in texts) for texts in cells]
     widths = [min(most, column.limit or most) for most, column in zip(widest, columns, strict=True)]
     if total is not None:
         shrunk = list(widths)
@@ -63,20 +63,11 @@ def lines(columns: Sequence[TextColumn], rows: Iterable[Sequence[str]], total: i
                 shrunk[place] = max(min(column.least, shrunk[place]), shrunk[place] - over)
         shrunk[-1] = max(0, min(shrunk[-1], total - gaps - sum(shrunk[:-1])))
         widths = shrunk
-
-    def fitted(cell: _Cell, room: int, *, right: bool) -> str:
-        text, size = cell
-        if size > room:
-            return fit(text, room, "right" if right else "left")
-        space = " " * (room - size)
-        return space + text if right else text + space
-
-    found = (
-        GAP.join(
-            fitted(cell, room, right=column.right) for column, cell, room in zip(columns, row, widths, strict=True)
-        ).rstrip()
-        for row in cells
-    )
+    fitted: list[list[str]] = []
+    for column, texts, room in zip(columns, cells, widths, strict=True):
+        pad = str.rjust if column.right else str.ljust  # they count characters
+        fitted.append([pad(text, room - size + len(text)) if size <= room else fit(text, room) for text, size in texts])
+    found = (GAP.join(row).rstrip() for row in zip(*fitted, strict=True))
     return [line if total is None or width(line) <= total else fit(line, total) for line in found]
 
 

@@ -161,7 +161,7 @@ def row(job: Job, snapshot: Snapshot, group: tuple[Job, ...] = ()) -> tuple[str,
         (job.name if len(group) == 1 else job.spec.name) + (f" (cron {job.recurring})" if job.recurring else ""),
         job.spec.tenant,
         *node,
-        gpus_word(job, snapshot.gpus),
+        gpus_word(job, snapshot.gpus if job.gpus else ()),
         time_word(job, snapshot.taken_at),
         (f"{count} elements: " if count > 1 else "") + why(job, snapshot),
     )
@@ -199,12 +199,13 @@ def time_word(job: Job, now: datetime) -> str:
 
 
 def why(job: Job, snapshot: Snapshot) -> str:
-    wishes = {
-        "will be run again": job.requeue_requested,
-        "will be cancelled": job.cancel_requested and not job.state.is_terminal,
-        "will be suspended": job.suspended and job.state.is_active and not job.is_suspended,
-    }
-    asked = next((words for words, is_asked in wishes.items() if is_asked), "")
+    asked = ""
+    if job.requeue_requested:
+        asked = "will be run again"
+    elif job.cancel_requested and not job.state.is_terminal:
+        asked = "will be cancelled"
+    elif job.suspended and job.state.is_active and not job.is_suspended:
+        asked = "will be suspended"
     if asked and not job.stopping:
         return asked if snapshot.leader else f"{asked}; {NO_SCHEDULER}"
     if job.state.is_terminal:

@@ -372,9 +372,9 @@ FIELDS: Mapping[str, FilterField] = MappingProxyType(
 
 
 MAX_LENGTH = 500
-_WORD = re.compile(r"""(?P<not>[-!])?(?:"(?P<quoted>[^"]*)"?|(?P<bare>(?:[^\s"]|"[^"]*"?)+))""")
+_WORD = r"""(?P<not>[-!])?(?:"(?P<quoted>[^"]*)"?|(?P<bare>(?:[^\s"]|"[^"]*"?)+))"""
 _IN_IDS = frozenset("#_0123456789 ")
-_TERM = re.compile(r"(?P<field>[a-z_]+)(?P<operator>!=|!~|>=|<=|[:=~<>])(?P<value>.*)", re.IGNORECASE | re.DOTALL)
+_TERM = r"(?is)(?P<field>[a-z_]+)(?P<operator>!=|!~|>=|<=|[:=~<>])(?P<value>.*)"
 
 
 class Term(NamedTuple):
@@ -451,9 +451,9 @@ def parse_terms(
     """Yield the terms of a filter with these fields; words are sought in the case-folded `text_of` a subject."""
     if len(text) > MAX_LENGTH:
         raise InputError(f"is longer than {MAX_LENGTH} characters", where=where)
-    for match in _WORD.finditer(text):
+    for match in re.finditer(_WORD, text):
         bare, word = match["bare"], match["quoted"]
-        if bare is not None and (parts := _TERM.fullmatch(bare)):
+        if bare is not None and (parts := re.fullmatch(_TERM, bare)):
             term = _term(bare, parts, fields, where)
         elif needle := (word if bare is None else bare.replace('"', "")).casefold():
             term = Term("", lambda seen, needle=needle: needle in text_of(seen), needle)  # type: ignore[misc]

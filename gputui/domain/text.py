@@ -19,10 +19,11 @@ from gputui.domain.job_spec import Pairs
 ELLIPSIS = "…"
 JOINER = "\u200d"
 
-_TRAILING = re.compile("[\u1160-\u11ff\ud7b0-\ud7ff\U0001f3fb-\U0001f3ff]")
+# Patterns are texts, which `re` compiles when they are first used: few commands use any.
+_TRAILING = "[\u1160-\u11ff\ud7b0-\ud7ff\U0001f3fb-\U0001f3ff]"
 """Parts of a Hangul syllable after its first, and skin tones: drawn into the cell before them."""
 # Python's tables are older than the terminal's: Unicode 16 widened these, and emoji were added among others.
-_NEWLY_WIDE = re.compile("[\u2630-\u2637\u268a-\u268f\u4dc0-\u4dff\U0001d300-\U0001d376\U0001fa70-\U0001faff]")
+_NEWLY_WIDE = "[\u2630-\u2637\u268a-\u268f\u4dc0-\u4dff\U0001d300-\U0001d376\U0001fa70-\U0001faff]"
 
 _INVISIBLE = (
     (0x00AD, 0x00AD),  # soft hyphen
@@ -83,26 +84,24 @@ def width(text: str) -> int:
 @lru_cache(maxsize=4096)
 def _cells_of(char: str) -> int:
     category = unicodedata.category(char)
-    if category in {"Mn", "Me", "Mc"} or ord(char) in _clean() or char == JOINER or _TRAILING.match(char):
+    if category in {"Mn", "Me", "Mc"} or ord(char) in _clean() or char == JOINER or re.match(_TRAILING, char):
         return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" or _NEWLY_WIDE.match(char) else 1
+    return 2 if unicodedata.east_asian_width(char) in "WF" or re.match(_NEWLY_WIDE, char) else 1
 
 
-_SGR = r"\x1b\[[0-9;:]{0,64}m"
+_COLOUR = r"\x1b\[[0-9;:]{0,64}m"
 """Colour and style. Bounded, because a parser downstream may turn the digits into a number."""
 # A string (OSC, DCS, …) that never ends loses only its introducer: the text after it is shown, not swallowed.
 # Its payload stops at every control character, so a line full of introducers is still read once.
-_SEQUENCE = (
+_SEQUENCES = (
     r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x00-\x08\x0a-\x1f\x7f-\x9f]*(?:\x07|\x1b\\|\x9c)"
     r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
     r"|\x1b[ -/]*[0-~]?"
 )
-_SEQUENCES = re.compile(_SEQUENCE)
-_SEQUENCES_BUT_COLOUR = re.compile(rf"({_SGR})|{_SEQUENCE}")
-_COLOUR = re.compile(_SGR)
+_SEQUENCES_BUT_COLOUR = rf"({_COLOUR})|{_SEQUENCES}"
 
 _EMOJI = r"[\u2190-\u2bff\U0001f000-\U0001faff]"
-_LONE_JOINER = re.compile(rf"(?<!{_EMOJI}){JOINER}|{JOINER}(?!{_EMOJI})")
+_LONE_JOINER = rf"(?<!{_EMOJI}){JOINER}|{JOINER}(?!{_EMOJI})"
 
 
 @cache
@@ -114,7 +113,7 @@ def _clean_log() -> dict[int, str | None]:
 def plain(text: str, limit: int | None = None) -> str:
     """Return the text without control characters, on one line, cut to `limit` characters."""
     if not (text.isascii() and text.isprintable()):
-        text = _LONE_JOINER.sub("", _SEQUENCES.sub("", text).translate(_clean()))
+        text = re.sub(_LONE_JOINER, "", re.sub(_SEQUENCES, "", text).translate(_clean()))
     if limit is None or len(text) <= limit:
         return text
     return text[: limit - 1].rstrip(JOINER) + ELLIPSIS if limit > 0 else ""
@@ -122,20 +121,20 @@ def plain(text: str, limit: int | None = None) -> str:
 
 def plain_log(line: str) -> str:
     """Return a log line with its colours but no other controls: overwritten progress is folded, tabs are expanded."""
-    if _COLOUR.sub("", line).isprintable() and line.isascii():
+    if re.sub(_COLOUR, "", line).isprintable() and line.isascii():
         return line
     if "\r" in line:
         parts = line.split("\r")
-        line = next((part for part in reversed(parts) if _SEQUENCES.sub("", part).strip()), "")
-    line = _SEQUENCES_BUT_COLOUR.sub(r"\1", line)
+        line = next((part for part in reversed(parts) if re.sub(_SEQUENCES, "", part).strip()), "")
+    line = re.sub(_SEQUENCES_BUT_COLOUR, r"\1", line)
     if "\t" in line:
         *cells, last = line.split("\t")
         done = []
         for cell in cells:
-            used = width(_COLOUR.sub("", cell)) if not cell.isascii() or "\x1b" in cell else len(cell)
+            used = width(re.sub(_COLOUR, "", cell)) if not cell.isascii() or "\x1b" in cell else len(cell)
             done.append(cell + " " * (8 - used % 8))
         line = "".join(done) + last
-    return _LONE_JOINER.sub("", line.translate(_clean_log()))
+    return re.sub(_LONE_JOINER, "", line.translate(_clean_log()))
 
 
 def plain_bytes(raw: bytes) -> str:
@@ -232,18 +231,15 @@ def csv_field(text: str) -> str:
     return '"' + text.replace('"', '""') + '"' if "," in text or '"' in text else text
 
 
-SECRET_NAME = re.compile(
-    r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|PRIVATE|AUTH|COOKIE|API_?KEY|ACCESS_?KEY|_KEY$", re.IGNORECASE
-)
+SECRET_NAME = r"(?i)TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|PRIVATE|AUTH|COOKIE|API_?KEY|ACCESS_?KEY|_KEY$"  # noqa: S105 - a pattern
 """Names of environment variables whose values are secrets."""
 _MASK = "***"
 _SHORTEST = 4
 """Shorter values are not replaced: `1` or `yes` would be found in every line."""
-_WRITTEN = re.compile(
-    r"(?P<keep>://[^\s/:@]{0,100}:|\b(?:bearer|basic)\s+|"
+_WRITTEN = (
+    r"(?i)(?P<keep>://[^\s/:@]{0,100}:|\b(?:bearer|basic)\s+|"
     r"\b[\w-]{0,40}(?:token|secret|passw(?:or)?d|passphrase|credentials?|api[_-]?key|access[_-]?key)"
-    r"[\"']?\s{0,3}[=:]\s{0,3}[\"']?)(?P<value>[^\s\"',;)@]{4,})",
-    re.IGNORECASE,
+    r"[\"']?\s{0,3}[=:]\s{0,3}[\"']?)(?P<value>[^\s\"',;)@]{4,})"
 )
 """Secrets as programs print them: `https://user:secret@host`, `Bearer secret`, `api_key=secret`."""
 
@@ -253,31 +249,28 @@ def without_secrets(text: str, env: Pairs = ()) -> str:
 
     Values of variables of `env` with such names, and text that looks like a secret.
     """
-    values = {value for name, value in env if len(value) >= _SHORTEST and SECRET_NAME.search(name)}
+    values = {value for name, value in env if len(value) >= _SHORTEST and re.search(SECRET_NAME, name)}
     for value in sorted(values, key=len, reverse=True):
         text = text.replace(value, _MASK)
-    return _WRITTEN.sub(lambda found: found["keep"] + _MASK, text)
+    return re.sub(_WRITTEN, lambda found: found["keep"] + _MASK, text)
 
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgtp])i?)?b?", re.IGNORECASE | re.ASCII)
+_SIZE = r"(?ia)(\d+(?:\.\d+)?)\s*(?:([kmgtp])i?)?b?"
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 UNKNOWN = "–"
 """Placeholder of a missing reading: never a 0."""
 MAX_SIZE = 2**60
 """Maximum size in bytes, 1 EiB: a larger one is a typing error, and would not fit the runtime's signed 64 bits."""
 
-_PARTS = re.compile(
-    r"(?:(\d+(?:\.\d+)?)w)?(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?:in)?)?(?:(\d+(?:\.\d+)?)s)?",
-    re.IGNORECASE | re.ASCII,
+_PARTS = (
+    r"(?ia)(?:(\d+(?:\.\d+)?)w)?(?:(\d+(?:\.\d+)?)d)?"
+    r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?:in)?)?(?:(\d+(?:\.\d+)?)s)?"
 )
-_CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d{1,2})(?::(\d{1,2}))?", re.ASCII)
-_WORDS = re.compile(
-    r"(?<=\d)\s*(?:(s)econds?|(s)ecs?|(m)inutes?|(m)ins?|(h)ours?|(h)rs?|(d)ays?|(w)eeks?|([wdhms]))\b",
-    re.IGNORECASE | re.ASCII,
-)
-_BETWEEN = re.compile(r"(?<=[wdhms])(?:\s*,\s*|\s+and\s+|\s+)(?=\d)", re.IGNORECASE | re.ASCII)
-_HOURS = re.compile(r"(\d+)h([0-5]\d)", re.ASCII | re.IGNORECASE)
-_BARE = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
+_CLOCK = r"(?a)(?:(\d+)-)?(\d+):(\d{1,2})(?::(\d{1,2}))?"
+_WORDS = r"(?ia)(?<=\d)\s*(?:(s)econds?|(s)ecs?|(m)inutes?|(m)ins?|(h)ours?|(h)rs?|(d)ays?|(w)eeks?|([wdhms]))\b"
+_BETWEEN = r"(?ia)(?<=[wdhms])(?:\s*,\s*|\s+and\s+|\s+)(?=\d)"
+_HOURS = r"(?ia)(\d+)h([0-5]\d)"
+_BARE = r"(?a)\d+(?:\.\d+)?"
 MAX_DURATION = timedelta(days=3650)
 """Maximum duration, ten years: a longer one is a typing error; dates stay in range."""
 DURATION_HINT = "write 90s, 1h30m, 2d or 2-12:00:00"
@@ -285,7 +278,7 @@ DURATION_HINT = "write 90s, 1h30m, 2d or 2-12:00:00"
 
 def parse_size(text: str, where: str | None = None) -> int:
     """Return the bytes of `16g`, `512m`, `1.5GiB` or `1048576`."""
-    match = _SIZE.fullmatch(text.strip())
+    match = re.fullmatch(_SIZE, text.strip())
     if not match or len(text) > 40:
         raise InputError(f"{quoted(text)} is not a size", where=where, hint="write 16g, 512m or 1048576")
     # whole numbers stay whole: a float would round those above 2**53
@@ -317,8 +310,8 @@ def parse_duration(text: str, where: str | None = None) -> timedelta:
         raise InputError(f"{quoted(text)} has no unit", where=where, hint=hint)
     duration = None
     if len(text) <= 40:
-        # `1 day and 2 hours` as `1d2h`
-        duration = _duration(_BETWEEN.sub("", _WORDS.sub(lambda match: str(match[match.lastindex or 0]), number)))
+        short = re.sub(_WORDS, lambda match: str(match[match.lastindex or 0]), number)
+        duration = _duration(re.sub(_BETWEEN, "", short))  # `1 day and 2 hours` as `1d2h`
     if duration is None:
         raise InputError(f"{quoted(text)} is not a duration", where=where, hint=DURATION_HINT)
     if not timedelta(0) <= duration <= MAX_DURATION:
@@ -329,7 +322,7 @@ def parse_duration(text: str, where: str | None = None) -> timedelta:
 def lacks_unit(text: str) -> bool:
     """Return whether it is a number above 0 without a unit, which `parse_duration` refuses."""
     number = text.strip()
-    return len(text) <= 40 and _BARE.fullmatch(number) is not None and float(number) > 0
+    return len(text) <= 40 and re.fullmatch(_BARE, number) is not None and float(number) > 0
 
 
 def parse_time_span(text: str, where: str | None = None) -> timedelta:
@@ -341,16 +334,16 @@ def parse_time_span(text: str, where: str | None = None) -> timedelta:
 
 def _duration(text: str) -> timedelta | None:
     try:
-        if _BARE.fullmatch(text):
+        if re.fullmatch(_BARE, text):
             return timedelta(0)
-        if clock := _CLOCK.fullmatch(text):
+        if clock := re.fullmatch(_CLOCK, text):
             days, *parts = (int(part or 0) for part in clock.groups())
             if clock[1] is None and clock[4] is None:
                 parts = [0, *parts]  # minutes:seconds; with days Slurm's days-hours:minutes
             return timedelta(days=days, hours=parts[0], minutes=parts[1], seconds=parts[2])
-        if half := _HOURS.fullmatch(text):
+        if half := re.fullmatch(_HOURS, text):
             return timedelta(hours=int(half[1]), minutes=int(half[2]))
-        if text and (match := _PARTS.fullmatch(text)):
+        if text and (match := re.fullmatch(_PARTS, text)):
             weeks, whole_days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
             return timedelta(weeks=weeks, days=whole_days, hours=hours, minutes=minutes, seconds=seconds)
     except OverflowError:

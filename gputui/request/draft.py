@@ -195,7 +195,7 @@ def revealed(draft: Draft, hidden: Mapping[str, str]) -> dict[str, str]:
 def draft_without_secrets(draft: Draft) -> dict[str, str]:
     """Return the draft for a file: variables that look like secrets are taken from the environment instead."""
     shown = [
-        name if value == MASK or SECRET_NAME.search(name) else f"{name}{equals}{value}"
+        name if value == MASK or re.search(SECRET_NAME, name) else f"{name}{equals}{value}"
         for name, equals, value in _env_pairs(draft)
     ]
     return {**draft, "env": shlex.join(shown)} if shown else dict(draft)

@@ -151,7 +151,7 @@ class Array(Struct, frozen=True):
     """Maximum number of elements that run at a time."""
 
 
-_PART = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
+_PART = r"(?a)(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?"
 
 
 def array(text: str, where: str) -> Array:
@@ -159,7 +159,7 @@ def array(text: str, where: str) -> Array:
     listed, percent, limit = text.strip().partition("%")
     indices: dict[int, None] = {}
     for part in map(str.strip, listed.split(",")):
-        match = _PART.fullmatch(part)
+        match = re.fullmatch(_PART, part)
         if not match:
             raise InputError(f"{quoted(part)} is not an array", where=where, hint="write 0-9, 1,3,5-9 or 0-9%2")
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)

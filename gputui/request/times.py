@@ -27,11 +27,10 @@ _MONTHS = (
     *("july", "august", "september", "october", "november", "december"),
 )
 _CLOCK = r"(\d{1,2})(?::(\d{2}))?(am|pm)?"
-_TIME = re.compile(_CLOCK, re.ASCII)
-_SPAN = re.compile(f"{_CLOCK}-{_CLOCK}", re.ASCII)
+_TIME, _SPAN = f"(?a){_CLOCK}", f"(?a){_CLOCK}-{_CLOCK}"
 _FILLERS = frozenset({"at", "on", "from", "this"})
-_COUNTRIES = re.compile(r"\d{1,4}[/.]\d{1,2}(?:[/.]\d{1,4})?\.?", re.ASCII)
-_ZONE = re.compile(r"(?:[A-Za-z_]+/[A-Za-z_/+-]+\d*|UTC|GMT)", re.ASCII)
+_COUNTRIES = r"(?a)\d{1,4}[/.]\d{1,2}(?:[/.]\d{1,4})?\.?"
+_ZONE = r"(?a)(?:[A-Za-z_]+/[A-Za-z_/+-]+\d*|UTC|GMT)"
 
 
 class _Text(NamedTuple):
@@ -175,7 +174,7 @@ def _words(text: str, where: str, now: datetime) -> tuple[_Text, list[str]]:
     """Return the text with its zone, and the words without filler words."""
     words = text.replace(",", " ").split() if len(text) <= 60 else []
     given = _Text(text, where, now, None)
-    if words and _ZONE.fullmatch(words[-1]):
+    if words and re.fullmatch(_ZONE, words[-1]):
         from zoneinfo import ZoneInfo  # few times contain a zone
 
         try:
@@ -197,9 +196,9 @@ def _split(given: _Text, words: Sequence[str]) -> tuple[list[time | tuple[time, 
             if word == "midnight" and len(words) > 1:
                 raise given.refused("may be the beginning or the end of that day", "write 00:00 of the day that begins")
             clocks.append(time(12 if word == "noon" else 0))
-        elif match := _SPAN.fullmatch(word):
+        elif match := re.fullmatch(_SPAN, word):
             clocks.append(_span_of(given, match))
-        elif (match := _TIME.fullmatch(word)) and (match[2] or match[3]):
+        elif (match := re.fullmatch(_TIME, word)) and (match[2] or match[3]):
             clocks.append(_clock(given, *match.groups()))
         else:
             beside = (*words[max(0, place - 1) : place], *words[place + 1 : place + 2])
@@ -319,7 +318,7 @@ def _days_before(given: _Text, day: list[str]) -> Iterator[date]:
 
 def _dates(given: _Text, day: list[str], begin: date) -> Iterator[date]:
     """Yield the days of `2026-12-01`, `1 Dec`, `Dec 1 2026`."""
-    if len(day) == 1 and _COUNTRIES.fullmatch(day[0]):
+    if len(day) == 1 and re.fullmatch(_COUNTRIES, day[0]):
         raise given.refused("could be day-month or month-day", f"write {begin.isoformat()} or 1 Dec")
     months = [index for word in day if (index := _index(_MONTHS, word)) is not None]
     numbers = [int(number[1]) for word in day if (number := re.fullmatch(r"(\d{1,4})(?:st|nd|rd|th)?", word, re.ASCII))]

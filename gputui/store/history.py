@@ -535,7 +535,7 @@ def latest(jobs: Iterable[AnyJob], gone: Spans) -> Iterator[AnyJob]:
             yield left
 
 
-_ESCAPED = re.compile(r"[^ !#-\[\]-~]|/")
+_ESCAPED = r"[^ !#-\[\]-~]|/"
 """Characters that JSON may write in more than one way."""
 _UNKNOWN_MONTH = "1970-01"
 _LATEST = 1 << 20
@@ -565,7 +565,7 @@ class AuditFiles(Struct):
 
     def read(self, target: str | None = None) -> Iterator[KeyedEntry]:
         """Yield all entries once each, by month; with a target, at least those about that job or setting."""
-        word = b"" if target is None or _ESCAPED.search(target) else b'"%s"' % target.encode()
+        word = b"" if target is None or re.search(_ESCAPED, target) else b'"%s"' % target.encode()
         for path in sorted(self.directory.glob("audit-????-??.jsonl")):
             seen: set[AuditKey] = set()
             generation = None

@@ -46,7 +46,6 @@ from gputui.domain.errors import GputuiError, InputError, NotFoundError, signal_
 from gputui.domain.gpu import Drain
 from gputui.domain.job import Job, Placed
 from gputui.domain.job_spec import JobId, JobSpec, Submission
-from gputui.domain.policy.reservations import check_conflicts, check_times
 from gputui.domain.policy.waits import Dependencies, keep_wait
 from gputui.domain.settings import TenantSettings, Window
 from gputui.domain.snapshot import Controls, effective_policy
@@ -193,6 +192,8 @@ def _change_reservations(
 
 def _checked(context: ActionContext, action: ReserveGpus, controls: Controls) -> Window:
     """Return the window with a name, `r1` or `r2` and so on if it has none; raises GputuiError if it cannot be."""
+    from gputui.domain.policy.reservations import check_conflicts, check_times  # no other action loads the policy
+
     window, now = action.window, context.clock.now()
     everyone = (*context.policy.reservations, *controls.reservations)
     check_times(window, now)

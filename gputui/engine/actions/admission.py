@@ -250,7 +250,7 @@ MAX_TEXT = 1000
 _LOCALTIME = Path("/etc/localtime")
 _TIMEZONE = Path("/etc/timezone")
 _DIRECTORY = "/zoneinfo/"
-_POSIX = re.compile(r"([A-Za-z]{3,}|<[A-Za-z0-9+-]{3,}>)[+-]?\d.*", re.ASCII)
+_POSIX = r"(?a)([A-Za-z]{3,}|<[A-Za-z0-9+-]{3,}>)[+-]?\d.*"
 """Values of TZ that describe a zone, such as CET-1CEST,M3.5.0,M10.5.0/3."""
 
 
@@ -290,7 +290,12 @@ def local_zone_name(
 def check_local_zone(where: str, environ: Mapping[str, str] = os.environ) -> None:
     """Raise InputError if TZ names a zone that this host does not know, which the C library takes for UTC."""
     given = environ.get("TZ", "").removeprefix(":")
-    if not given or _POSIX.fullmatch(given) or _is_known(_bare(given)) or (given[0] == "/" and Path(given).is_file()):
+    if (
+        not given
+        or re.fullmatch(_POSIX, given)
+        or _is_known(_bare(given))
+        or (given[0] == "/" and Path(given).is_file())
+    ):
         return
     hint = "set TZ as in TZ=Europe/Berlin; zones come with the package tzdata"
     raise InputError(f"TZ is {quoted(given)}, which is not a time zone on this host", where=where, hint=hint)
