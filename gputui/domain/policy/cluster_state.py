@@ -129,7 +129,7 @@ class RunningJob(Struct, eq=False):
     expected: float | None = None
     """Seconds it is expected to run; None: as planned."""
     width: int = 0
-    """Number of GPUs it holds; more than its grant if some of them are drained and so not available afterwards."""
+    """Number of GPUs it holds; more than its grant if some are drained, sick or lost, so not available afterwards."""
 
     @property
     def priority(self) -> int:

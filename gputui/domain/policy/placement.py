@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct, field
 
-from gputui.domain.gpu import Gpu, GpuState, GpuView
+from gputui.domain.gpu import LOST, SICK, Gpu, GpuState, GpuView, fault_of
 from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest, JobId
 from gputui.domain.policy.availability import AWAITED
@@ -374,7 +374,10 @@ class GpuIndex(Struct):
         found: dict[int, int] = {}
         for uuid in uuids:
             node, bit = self.bits.get(uuid, (-1, 0))
-            if node >= 0 and self.rows[node][bit.bit_length() - 1].drain is None:
+            if node < 0:
+                continue
+            row = self.row((node, bit))
+            if row.drain is None and fault_of(row) not in {LOST, SICK}:
                 found[node] = found.get(node, 0) | bit
         return tuple(found.items())
 

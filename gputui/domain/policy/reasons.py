@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 from msgspec.structs import replace
 
 from gputui.domain import runs as arrays
-from gputui.domain.gpu import GpuState, GpuView, HealthCode
+from gputui.domain.gpu import LOST, SICK, GpuState, GpuView, fault_of
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.availability import UNANSWERED
@@ -356,7 +356,7 @@ _IN_WORDS = {
     GpuState.DRAINED: "drained",
     GpuState.UNKNOWN: "unknown",
 }
-_ORDER = (*_IN_WORDS.values(), "sick", "lost")
+_ORDER = (*_IN_WORDS.values(), SICK, LOST)
 
 
 def describe_supply(context: PlanningContext, ask: Ask) -> str:
@@ -380,9 +380,8 @@ def describe_supply(context: PlanningContext, ask: Ask) -> str:
 
 def _word(row: GpuView) -> str:
     """Return why the GPU is not free, in a word; empty for a free one."""
-    if row.state is GpuState.DRAINED and not row.health.is_schedulable:
-        return "lost" if row.health.code is HealthCode.LOST else "sick"
-    return _IN_WORDS.get(row.state, "")
+    fault = fault_of(row)
+    return fault if fault in {LOST, SICK} else _IN_WORDS.get(row.state, "")
 
 
 def describe_request(job: Job, ask: Ask, need: int, fewer: str) -> str:

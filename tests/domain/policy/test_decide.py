@@ -316,22 +316,30 @@ def test_a_dependent_job_and_one_that_begins_later_are_forecast() -> None:
 
 
 @cases(
-    "changes",
+    "changes, words",
     [
-        {"health": Health(HealthCode.LOST, "lost: it is gone")},
-        {"health": Health(HealthCode.UNKNOWN, "no readings"), "stale": True, "sample": None},
+        ({"health": Health(HealthCode.LOST, "lost: it is gone")}, "1 unknown, 1 lost"),
+        ({"health": Health(HealthCode.UNKNOWN, "no readings"), "stale": True}, "1 held by jobs, 1 unknown"),
     ],
 )
-def test_no_start_is_promised_on_gpus_that_may_not_be_there(changes: dict[str, Any]) -> None:
+def test_no_start_is_promised_on_gpus_that_may_not_be_there(changes: dict[str, Any], words: str) -> None:
     jobs = [holder(1, 0, 1, hours=1), job(2, gpus=1, age=60), job(3, gpus=1, after=(1,))]
     rows = [view(0, GpuState.ALLOCATED, job_id=1, job_ids=(1,)), view(1, GpuState.UNKNOWN)]
     assert plan(of_rows(jobs, rows), Settings(), NOW).forecast.keys() == {2, 3}
     found = plan(of_rows(jobs, [replace(rows[0], **changes), rows[1]]), Settings(), NOW)
     assert found.forecast == {}
-    assert found.reasons[2].text == "needs 1 GPU: 0 free, 1 held by jobs, 1 unknown"
+    assert found.reasons[2].text == f"needs 1 GPU: 0 free, {words}"
     rows = [replace(rows[0], **changes), view(1, GpuState.ALLOCATED, job_id=4, job_ids=(4,))]
     jobs = [jobs[0], holder(4, 1, 1, hours=2), jobs[1], job(5, gpus=1)]
     assert plan(of_rows(jobs, rows), Settings(), NOW).forecast == {2: NOW + 2 * HOUR, 5: NOW + 74 * HOUR}
+
+
+def test_nothing_waits_for_the_end_of_a_job_on_a_lost_gpu() -> None:
+    jobs = [holder(1, 0, 1, hours=1), job(2, gpus=2, age=60), job(3, gpus=1)]
+    rows = [view(0, GpuState.ALLOCATED, job_id=1, job_ids=(1,)), view(1)]
+    assert [start.job_id for start in plan(of_rows(jobs, rows), Settings(), NOW).starts] == []  # kept for job 2
+    lost = replace(rows[0], health=Health(HealthCode.LOST, "lost: it is gone"))
+    assert [start.job_id for start in plan(of_rows(jobs, [lost, rows[1]]), Settings(), NOW).starts] == [3]
 
 
 def test_no_start_is_promised_while_the_engine_does_not_answer() -> None:
