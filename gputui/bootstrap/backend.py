@@ -143,13 +143,13 @@ class LocalBackend(Struct, eq=False, dict=True):
         settings, home = self._options.settings, "" if is_callers else str(present_directory() or "")
         host = os.uname().nodename
         lacking: Mapping[Capability, str] = {}
+        own_uid = None
         if not self._caller.operates:
             from gputui.engine.actions.context import LACKING
 
-            lacking = LACKING
-        return About(
-            host, self._caller.user, home, Caps("gputui", lacking, runs_jobs=True), settings.scheduler, settings.policy
-        )
+            lacking, own_uid = LACKING, self._caller.uid
+        caps = Caps("gputui", lacking, runs_jobs=True)
+        return About(host, self._caller.user, home, caps, settings.scheduler, settings.policy, own_uid)
 
     def snapshots(self) -> LocalBackend:
         return self

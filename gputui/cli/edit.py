@@ -92,6 +92,8 @@ def command(
         found = jobs_of(backend.queue, resolve_all(backend.queue, ids[:1], is_live))
         chosen = sorted(found, key=lambda job: job.state is not JobState.PENDING)
         job = backend.job(chosen[0].id)
+        if backend.about().own_uid not in {None, job.submitted_uid}:
+            backend.foresee(EditJobs((job.id,), Edit()))  # refused before its state, or an editor, says anything
         check_editable(job)
         edit = _edit_of(job, by, asked, unset, image, words, in_editor=editor or is_bare)
         jobs = [each for each in chosen if each.state is JobState.PENDING or edit.suits_running] or chosen

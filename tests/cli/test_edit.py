@@ -16,6 +16,7 @@ from gputui import bootstrap
 from gputui.cli import edit as module
 from gputui.cli.main import run as run_command
 from gputui.config import resolve
+from gputui.domain.access import Caller, Role
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState
 from gputui.domain.job import ArrayRef
@@ -130,6 +131,16 @@ def test_jobs_that_no_longer_wait_are_refused(run: Run, store: KeptStore) -> Non
         result = run("edit", job_id, "--gpus", "1")
         assert (result.code, result.out) == (1, "")
         assert words in result.err
+
+
+def test_whose_job_it_is_is_told_before_its_state(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = job(), running(), running().evolve(state=JobState.COMPLETED, ended_at=NOW)
+    put(store, *(each.evolve(submitted_by="alice", submitted_uid=1001) for each in jobs))
+    monkeypatch.setattr(bootstrap, "caller", lambda: Caller(1002, 1002, (), "bob", Role.USER))
+    for number in (1, 2, 3):
+        result = run("edit", str(number), "--gpus", "x")
+        assert (result.code, result.out) == (1, "")
+        assert f"job {number}: only alice, who submitted it, and operators may edit it" in result.err
 
 
 def test_a_relative_limit_changes_that_of_a_running_job(run: Run, store: KeptStore) -> None:
