@@ -7,6 +7,7 @@ import logging
 import math
 import mmap
 import os
+import re
 import select
 import signal
 import subprocess
@@ -463,8 +464,9 @@ class NvmlProbe:
 
     def _fail(self, fault: ProbeFault) -> None:
         self._failures += 1
-        machine = self._machine()
-        self._publish(fault.code, f"{machine}: {fault}" if machine else str(fault), fault.hint)
+        machine, words = self._machine(), str(fault)
+        names_it = not machine or re.match(rf"ssh\b.*\b{re.escape(machine)}\b", words)
+        self._publish(fault.code, words if names_it else f"{machine}: {words}", fault.hint)
 
     def _publish(self, code: ProbeCode, text: str = "", hint: str = "") -> None:
         if (code, text) != (self._status.code, self._status.text):

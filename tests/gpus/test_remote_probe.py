@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from msgspec.structs import replace
 
 from gputui.bootstrap import SystemClock
+from gputui.domain.errors import RuntimeUnavailableError
 from gputui.domain.gpu import DiskUse, ProbeCode
 from gputui.domain.settings import GpuSettings
 from gputui.gpus import probe
@@ -108,6 +109,25 @@ def test_a_driver_that_hangs_there_leaves_no_process_there(standin: StandIn, sta
 def test_without_a_python_there_both_ways_are_told(start: Start, shell: tuple[str, ...], words: str) -> None:
     reading = start(ByShell(*shell)).until(lambda reading: reading.status.code is ProbeCode.UNREACHABLE)
     assert re.fullmatch(f"gpu1: it has no engine; and over ssh: {words}", reading.status.text)
+
+
+@cases(
+    ("told", "shown"),
+    [
+        ("ssh: gpu1 refused the login", "ssh: gpu1 refused the login"),
+        ("ssh: Could not resolve hostname gpu1: no", "ssh: Could not resolve hostname gpu1: no"),
+        ("ssh: gpu12 refused the login", "gpu1: ssh: gpu12 refused the login"),
+    ],
+)
+def test_a_fault_of_ssh_that_names_the_machine_is_told_as_it_is(
+    start: Start, monkeypatch: pytest.MonkeyPatch, told: str, shown: str
+) -> None:
+    def fail(self: ByShell, command: str) -> NoReturn:
+        raise RuntimeUnavailableError(told)
+
+    monkeypatch.setattr(ByShell, "shell", fail)
+    reading = start(ByShell()).until(lambda reading: reading.status.code is ProbeCode.UNREACHABLE)
+    assert reading.status.text == shown
 
 
 def test_the_source_is_python_3_8() -> None:
