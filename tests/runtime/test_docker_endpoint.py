@@ -148,7 +148,11 @@ def test_a_silent_engine_that_a_record_named_says_so(config: Path) -> None:
     use_recorded(EngineRecord("id", "gpu1", f"unix://{config}/none.sock"), config / "engine.json")
     with pytest.raises(RuntimeFault) as told:
         Connection(RuntimeSettings()).open()
-    assert f"; the address is from {config}/engine.json, as the environment names no engine" in str(told.value)
+    words = f"the address is from {config}/engine.json, as the environment names no engine"
+    assert f"; {words}" in str(told.value)
+    connection = Connection(RuntimeSettings())
+    connection.endpoint = find_endpoint(RuntimeSettings())
+    assert connection.lost(RuntimeUnavailableError("it is gone")).hint == words
 
 
 def test_a_chosen_context_wins_over_the_engine_of_a_queue(config: Path) -> None:

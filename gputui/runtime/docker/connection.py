@@ -342,7 +342,8 @@ class Connection:
             found = tunnel_to(self.endpoint.url).fault()
         found = found or unavailable(self.where, error)
         if (path := RECORDED.get(self.where)) and str(path) not in str(found):
-            found.hint = f"{found.hint}; the address is from {path}, as the environment names no engine"
+            source = f"the address is from {path}, as the environment names no engine"
+            found.hint = f"{found.hint}; {source}" if found.hint else source
         with self._lock:
             self._pause = min(max(FIRST_PAUSE, self._pause * 2), LONGEST_PAUSE)
             self._closed_until = time.monotonic() + self._pause
