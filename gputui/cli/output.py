@@ -18,6 +18,7 @@ from gputui.cli import terminal
 from gputui.domain.as_json import json_text
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
+from gputui.domain.state import HOW_TO_SCHEDULE
 from gputui.domain.text import fit, plain, plural, width
 from gputui.ports import Queue
 
@@ -142,7 +143,7 @@ def named(jobs: Sequence[Job]) -> str:
 
 def once(backend: DirectBackend) -> str:
     """Return what to put behind a sentence about what a scheduler does to running jobs."""
-    return "" if backend.is_scheduled() else ", once a scheduler runs: start `gputui` or `gputui serve`"
+    return "" if backend.is_scheduled() else f", once a scheduler runs: {HOW_TO_SCHEDULE}"
 
 
 def changed(verb: Verb[Job], jobs: Sequence[Job], backend: DirectBackend) -> str:

@@ -97,7 +97,8 @@ class PendingReason(StrEnum):
     NODE_UNKNOWN = "NodeUnknown"
 
 
-NO_SCHEDULER = "no scheduler is running: start `gputui` or `gputui serve`"
+HOW_TO_SCHEDULE = "start `gputui` or `gputui serve`"
+NO_SCHEDULER = f"no scheduler is running: {HOW_TO_SCHEDULE}"
 NO_HOST_JOBS = "host jobs are processes of this machine, and this queue's jobs run on {}"
 
 

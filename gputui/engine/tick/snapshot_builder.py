@@ -28,14 +28,12 @@ from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Controls, Leader, Node, Notice, Snapshot, Unreadable
-from gputui.domain.state import JobState
+from gputui.domain.state import HOW_TO_SCHEDULE, JobState
 from gputui.domain.text import format_duration
 from gputui.engine.leadership import current_leader
 from gputui.ports import JobStore
 
-NOBODY = ProbeStatus(
-    ProbeCode.STARTING, "no scheduler is running, so no GPU is watched: start `gputui` or `gputui serve`"
-)
+NOBODY = ProbeStatus(ProbeCode.STARTING, f"no scheduler is running, so no GPU is watched: {HOW_TO_SCHEDULE}")
 
 
 def with_plan(snapshot: Snapshot, decided: Plan) -> Snapshot:
