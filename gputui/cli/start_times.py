@@ -21,7 +21,7 @@ from gputui.domain.policy.whatif import Comparison, Shift, SnapshotChange, compa
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import NO_SCHEDULER, JobState
-from gputui.domain.text import fit, format_duration, local_time, plain
+from gputui.domain.text import distance, fit, format_duration, local_time, plain
 from gputui.ports.backend import DirectBackend
 
 MOST_LINES = 100
@@ -139,8 +139,7 @@ def lines(snapshot: Snapshot, shifts: Iterable[Shift], fates: Mapping[JobId, str
     for shift in shifts:
         by, before = "", "runs now" if shift.is_stopped else _time(shift.before)
         if shift.before is not None and shift.after is not None:
-            is_later = shift.after > shift.before
-            by = f"{format_duration(abs(shift.after - shift.before))} {'later' if is_later else 'earlier'}"
+            by = distance(shift.before, shift.after)
         found.append(
             f"{names.shown(shift.job_id):>6}  {fit(plain(names.get(shift.job_id, 'the new job')), 24)}  "
             f"{before:>19} -> {fates.get(shift.job_id) or _time(shift.after):<19}  {by}".rstrip()

@@ -373,6 +373,12 @@ def format_limit(limit: timedelta) -> str:
     return re.sub(r"(?<=[dhm])00[hms]$", "", format_duration(limit))
 
 
+def distance(before: datetime, after: datetime) -> str:
+    """Return `38m10s earlier` or `4h later`."""
+    shift = after - before
+    return f"{format_limit(abs(shift))} {'later' if shift > timedelta(0) else 'earlier'}"
+
+
 def minute(at: datetime, now: datetime) -> str:
     """Return `14:32` today, `Tue 14:32` within six days, else `03-24 14:32`: at most eleven cells."""
     here, today = at.astimezone(), now.astimezone().date()

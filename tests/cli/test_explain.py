@@ -109,12 +109,12 @@ def test_dry_runs_show_who_starts_when_and_change_nothing(store: JobStore, capsy
     lines = capsys.readouterr().out.splitlines()
     assert lines.pop(0) == "job 3 moves from place 2 to 1 of 2 in the queue"
     assert [line.split()[0] for line in lines] == ["ID", "3", "2"]
-    assert lines[1].endswith("1h00m earlier")
-    assert lines[2].endswith("1h00m later")
+    assert lines[1].endswith("1h earlier")
+    assert lines[2].endswith("1h later")
     assert store.get(3).priority == 50
     assert run(["cancel", "2", "--dry-run"]) == 0
     shown = capsys.readouterr().out
-    assert "1h00m earlier" in shown
+    assert "1h earlier" in shown
     assert shown.splitlines()[-1].endswith("-> cancelled")
     assert not store.get(2).cancel_requested
     assert run(["resume", "0", "--dry-run"]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -11,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gputui.domain.gpu import Drain, GpuState, index_ranges
+from gputui.domain.gpu import Drain, GpuState, Health, HealthCode, index_ranges
 from gputui.domain.policy.planning_context import DurationSource
 from gputui.domain.policy.whatif import Bar, BarKind, Shift
 from gputui.domain.settings import Window
-from gputui.domain.text import width
+from gputui.domain.text import distance, width
 from gputui.tui.palette import ascii_of
-from gputui.tui.present.cells import Cell, clock, distance
+from gputui.tui.present.cells import Cell, clock
 from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.present.timeline import (
     DRAINED,
@@ -100,6 +101,45 @@ def test_reservations_and_conflicts_are_under_the_bars() -> None:
     assert "exam" not in text(other)
 
 
+@cases(
+    ("bars", "expected"),
+    [
+        ([(-60, 100)], "7 x──────┤ off the bus ?????????????????"),
+        ([(-60, 100), (100, 180)], "7 x──────┤├7 x───┤ off the bus ?????????"),
+        ([(200, 300)], "│ off the bus ??????├7 x─────┤??????????"),
+        ([(110, 300)], "│ off the …├7 x──────────────┤??????????"),
+        ([(30, 270)], "│??├7 x───────────────────┤ off the bus "),
+        ([(-60, 900)], "7 x────────────────────────────────────▸"),
+        ([], "│ off the bus ??????????????????????????"),
+    ],
+)
+def test_the_reason_why_no_job_starts_is_beside_the_bars(bars: list[tuple[float, float]], expected: str) -> None:
+    lost = view(0, GpuState.DRAINED, health=Health(HealthCode.LOST, "off the bus"))
+    row = gpu_row(Drawn(HERE, NOW, names={7: "x"}), [bar(*each) for each in bars], lost)
+    assert text(row) == expected
+
+
+def test_the_name_of_a_reservation_is_beside_the_bars() -> None:
+    window = Window("exam week", NOW - HOUR, NOW + 5 * HOUR, gpus=(uuid(0),))
+    row = gpu_row(Drawn(HERE, NOW, (window,), {7: "x"}), [bar(-60, 80)], view(0))
+    assert "┤ exam week ░" in text(row)
+    assert text(gpu_row(Drawn(HERE, NOW + HOUR, (window,)), [], view(0))).startswith("░░░░░░│ exam week ░")
+
+
+@cases(
+    ("starts", "now", "labels"),
+    [
+        (HOUR, NOW, ["Mon 14:00", "16:00", "18:00"]),
+        (20 * HOUR, NOW, ["Tue 08:00", "10:00", "12:00"]),
+        (11 * HOUR, NOW, ["Tue 3", "02:00", "04:00"]),
+        (0 * HOUR, NOW, ["│now", "14:00", "16:00"]),
+    ],
+)
+def test_an_axis_without_the_present_names_its_day(starts: timedelta, now: datetime, labels: list[str]) -> None:
+    scale = replace(HERE, start=NOW + starts)
+    assert re.split(r" {2,}", text(axis(scale, scale.cell(now))).strip()) == labels
+
+
 def test_jobs_that_share_a_gpu_have_a_line_each() -> None:
     first, second, third = bar(0, 100), bar(50, 150), bar(100, 200)
     assert lanes([third, second, first]) == [[first, third], [second]]
@@ -150,8 +190,9 @@ def test_moments_and_shifts_have_words() -> None:
     assert clock(NOW + HOUR, NOW) == "13:00"
     assert clock(NOW + 20 * HOUR, NOW) == "Tue 08:00"
     assert clock(NOW + 400 * HOUR, NOW) == "03-19 04:00"
-    assert distance(NOW, NOW + HOUR) == "1h00m later"
-    assert distance(NOW + HOUR, NOW) == "1h00m earlier"
+    assert distance(NOW, NOW + HOUR) == "1h later"
+    assert distance(NOW + 65 * MINUTE, NOW) == "1h05m earlier"
+    assert distance(NOW + MINUTE, NOW) == "1m earlier"
 
 
 def test_shifts_are_sorted_by_impact() -> None:

@@ -114,6 +114,8 @@ def test_suitable_gpus_are_shown() -> None:
     assert words(gpu_line(few, picture)) == "GPUs  1 of 2 suitable GPUs free: 2"
     none = draft_submission({**GOOD, "gpu_model": "a100"}, HERE, NOW).spec
     assert words(gpu_line(none, picture)) == "GPUs  0 of 0 suitable GPUs free"
+    unread = snapshot([], [view(0), view(1, GpuState.UNKNOWN), view(2, GpuState.UNKNOWN)])
+    assert words(gpu_line(spec, unread)) == "GPUs  1 of 3 suitable GPUs free: 0, 2 unknown"
 
 
 def test_gpus_that_are_reserved_for_others_now_are_not_counted_as_free() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
@@ -52,7 +53,7 @@ from gputui.tui.widgets.gpu_grid import CARD_LEAST, CARD_SHORT, CARD_WIDTH, GpuG
 from gputui.tui.widgets.job_table import JobTable
 from tests.cases import cases
 from tests.factories import GIB, NOW, running, snapshot, uuid, view
-from tests.tui import sample
+from tests.tui import plans, sample
 from tests.tui.console import Console, on_screen
 
 HOUR, SECOND = timedelta(hours=1), timedelta(seconds=1)
@@ -241,6 +242,23 @@ def test_a_long_line_shows_temperature_and_throttling() -> None:
     titles = words((compact_title(70),))
     assert titles.index("PWR") + 3 == told.index("412W") + 4
     assert "91°" not in words((compact_line(hot, 40),))
+
+
+@cases(
+    ("room", "ran", "shown"),
+    [
+        (27, 2.25, "2h15m/8h30m"),
+        (27, 50, "2d02h/8h30m"),
+        (48, 2.25, "2h15m/8h30m"),
+        (22, 2.25, "2h15m"),
+    ],
+)
+def test_a_card_shows_the_time_limit_where_a_bar_has_room_beside_it(room: int, ran: float, shown: str) -> None:
+    job = running(101, on=(uuid(0),), time_limit=8.5 * HOUR)
+    line = words(card_lines(GpuRow(sample.busy(0, 101), plans.since(job, ran * HOUR), now=NOW), room, 10)).splitlines()[
+        -1
+    ]
+    assert re.fullmatch(rf"RUN [━╸─]{{9,}} +{shown}", line)
 
 
 def test_a_card_shows_the_main_readings() -> None:

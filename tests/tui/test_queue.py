@@ -134,6 +134,12 @@ class TestFilter:
             await pilot.pause()
             assert "there is no field 'nam'" in console.screen_text
             assert list(queue(console).keys) == shown
+            field.value = "tenant:bob is:foo"
+            await pilot.pause()
+            told = " ".join(console.screen_text.split())
+            assert "'foo' is not one of its values: one of running, waiting, held, starting, ending, " in told
+            assert "or a state: pending, configuring, completing, timeout, out_of_memory" in told
+            field.value = "tenant:bob nam:x"
             await pilot.press("enter")
             assert console.app.focused is field, "it is typed further, and no key falls through to the queue"
             await pilot.press("end", *["backspace"] * 2)

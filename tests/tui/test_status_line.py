@@ -127,6 +127,23 @@ def test_wide_terminals_name_host_and_alarms_in_full() -> None:
     )
 
 
+@cases(
+    ("states", "short", "wide"),
+    [
+        ((GpuState.UNKNOWN,) * 4, " –/4 free", "– of 4 GPUs free"),
+        ((GpuState.UNKNOWN,) * 3 + (GpuState.ALLOCATED,), " –/4 free", "– of 4 GPUs free"),
+        ((GpuState.UNKNOWN,) * 3 + (GpuState.FREE,), " 1/4 free", "1 of 4 GPUs free"),
+        ((GpuState.DRAINED,) * 4, " 0/4 free", "0 of 4 GPUs free"),
+        ((), " –/– free", "– of – free"),
+    ],
+)
+def test_free_gpus_are_not_counted_while_no_reading_tells(states: tuple[GpuState, ...], short: str, wide: str) -> None:
+    gpus = [view(n, state, stale=state is GpuState.ALLOCATED) for n, state in enumerate(states)]
+    seen = snapshot(gpus=gpus, leader=HERE, leads_here=True)
+    assert text(status_line(seen, "node1", SMALL)).endswith(short)
+    assert text(status_line(seen, "node1", 189)).endswith(wide)
+
+
 def test_the_machine_of_an_engine_elsewhere_is_named_first() -> None:
     here = with_counts(8, 14, 0)
     away = replace(here, nodes=tuple(replace(node, name="gpu1", is_elsewhere=True) for node in here.nodes))

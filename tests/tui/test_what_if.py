@@ -46,12 +46,17 @@ def ended(snapshot: Snapshot, job_id: int) -> Snapshot:
     return replace(snapshot, jobs=tuple(job for job in snapshot.jobs if job.id != job_id))
 
 
-def panel_of(proposal: JobProposal | WindowProposal, settings: Settings, snapshot: Snapshot | None = None) -> list[str]:
+def panel_of(
+    proposal: JobProposal | WindowProposal,
+    settings: Settings,
+    snapshot: Snapshot | None = None,
+    size: tuple[int, int] = (110, 20),
+) -> list[str]:
     """Return the panel's lines for a proposal on the full node."""
     shown = snapshot or plans.contended()
     found = compared(shown, proposal.change(NOW), settings, NOW)
     subject = Subject("x", proposal.job_ids, doubt=proposal.doubt(shown), fate=proposal.fate())
-    lines = what_if_lines(subject, Outlook(shown, NOW, found, is_current=True), 110, 20)
+    lines = what_if_lines(subject, Outlook(shown, NOW, found, is_current=True), *size)
     return ["".join(text for text, _ in line) for line in lines]
 
 
@@ -80,6 +85,20 @@ def test_the_change_itself_comes_before_delayed_jobs() -> None:
     assert re.search(r"▼ delays \d+ jobs? by (up to )?\d", lines[told])
     others = [line[0] for line in lines[told + 1 :] if line[:2] in {"▲ ", "▼ ", "+ ", "✗ "}]
     assert others == sorted(others, key="✗▼+▲".index)
+
+
+@cases(
+    ("job_id", "verb", "was", "then"),
+    [(111, "top", "GPU 0-1", "GPU 2 "), (202, "requeue", "GPU node1:8-11", "GPU node1:16-19")],
+)
+def test_a_small_panel_charts_where_its_job_would_run_before_and_after(
+    job_id: int, verb: str, was: str, then: str
+) -> None:
+    shown = plans.large() if job_id == 202 else plans.contended()
+    lines = panel_of(JobProposal(job_id, verb), SETTINGS, shown, (76, 11))
+    before, after = (next(i for i, line in enumerate(lines) if line.startswith(gpus)) for gpus in (was, then))
+    assert str(job_id) in lines[before]
+    assert str(job_id) in lines[after + 1]
 
 
 def starting(*starts: datetime) -> Timeline:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import lru_cache
 from itertools import accumulate
 from typing import TypeAlias
@@ -16,7 +16,7 @@ from rich.style import Style
 from gputui.domain.gpu import GpuState
 from gputui.domain.gpu_history import GpuPast
 from gputui.domain.state import JobState
-from gputui.domain.text import broken, fit, format_duration, minute, width
+from gputui.domain.text import broken, fit, minute, width
 
 GROUND = "#11151a"
 RAISED = "#1b222a"
@@ -90,12 +90,6 @@ def second(at: datetime, now: datetime) -> str:
 def in_full(at: datetime) -> str:
     """Return `2026-03-02 14:32:10`, in local time."""
     return f"{at.astimezone():%Y-%m-%d %H:%M:%S}"
-
-
-def distance(before: datetime, after: datetime) -> str:
-    """Return `38m10s earlier` or `4h00m later`."""
-    shift = after - before
-    return f"{format_duration(abs(shift))} {'later' if shift > timedelta(0) else 'earlier'}"
 
 
 Span: TypeAlias = tuple[str, Style]

@@ -441,7 +441,7 @@ def _progress(row: GpuRow, room: int) -> Cell:
     share, words = elapsed_share(row.job, row.now), elapsed_words(row.job, row.now)
     if share is None:
         return (("RUN ", DIM), (words, PLAIN), ("" if words == "starting" else " without a limit", DIM))
-    figure = words if len(words) < _FIGURE or room > 3 * _FIGURE + _LABEL else words.partition("/")[0]
+    figure = words if room > _LABEL + len(words) + _FIGURE else words.partition("/")[0]
     wide = max(1, room - _LABEL - max(_FIGURE, len(figure) + 1))
     return (("RUN ", DIM), *progress_bar(share, wide), *fitted(cell(figure), room - _LABEL - wide, right=True))
 

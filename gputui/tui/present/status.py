@@ -275,7 +275,8 @@ def _left(snapshot: Snapshot, host: str, machine: str, places: _LinePlaces) -> C
     words = scheduler_words(snapshot, places.scheduler + (not has_gap))
     is_longer = width_of(words) > places.scheduler
     gpus = [view for view in snapshot.gpus if view.gpu.mig_parent or not view.gpu.mig_enabled]
-    free = str(sum(view.state is GpuState.FREE for view in gpus)) if gpus else UNKNOWN
+    is_read = not all(view.state is GpuState.UNKNOWN or view.stale for view in gpus)
+    free = str(sum(view.state is GpuState.FREE for view in gpus)) if is_read else UNKNOWN
     short = f"/{len(gpus) or UNKNOWN} free"
     return (
         *((*title, (places.gap, DIM)) if most else ()),

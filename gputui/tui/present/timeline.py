@@ -19,7 +19,7 @@ from gputui.domain.policy.whatif import Bar, BarKind, Comparison, Shift, Timelin
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
-from gputui.domain.text import fit, format_duration, plain, plural, width
+from gputui.domain.text import distance, fit, format_duration, format_limit, plain, plural, width
 from gputui.tui.present.cells import (
     AMBER,
     BAD,
@@ -42,7 +42,6 @@ from gputui.tui.present.cells import (
     Span,
     cell,
     clock,
-    distance,
     joined,
 )
 from gputui.tui.present.gpu_rows import Labels
@@ -71,15 +70,16 @@ class Scale(Struct, frozen=True):
         """Return the cell of a time: below 0 before the first, from `cells` on after the last."""
         return (at - self.start) // self.step
 
-    def ticks(self) -> list[tuple[int, str]]:
+    def ticks(self, *, with_day: bool = False) -> list[tuple[int, str]]:
         apart = next((tick for tick in _TICKS if tick / self.step >= _APART), _TICKS[-1])
         midnight = self.start.astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
         at = midnight + apart * ((self.start - midnight) // apart)
-        found = []
+        found: list[tuple[int, str]] = []
         while (cell := self.cell(at)) < self.cells:
             local, is_short = at.astimezone(), apart < timedelta(minutes=1)
             is_midnight = local.hour == local.minute == local.second == 0
             words = f"{local:%H:%M:%S}" if is_short else f"{local:%a} {local.day}" if is_midnight else f"{local:%H:%M}"
+            words = f"{local:%a} {words}" if with_day and not (found or is_short or is_midnight) else words
             found += [(cell, words)] if cell >= 0 else []
             at += apart
         return found
@@ -101,6 +101,8 @@ KEPT, DRAINED, UNKNOWN, OTHERS = "░", "×", "?", "▒"
 """Why no job starts there: it is reserved, drained, not known, or in foreign use."""
 MORE = "▸"
 """Mark of a bar that continues beyond the right edge."""
+_LEAST_LABEL = 8
+"""Cells from which on a longer label is cut, not left out."""
 _RUNS = Style(color=GOOD, bgcolor=RUNS)
 _OVERRUN = Style(color=BAD, bgcolor=OVERRUN)
 _PLANNED = Style(color=INK, bgcolor=PLANNED)
@@ -118,21 +120,28 @@ class Drawn(Struct, frozen=True):
     shown_id: Callable[[JobId], str] = str
 
 
-def gpu_row(drawn: Drawn, bars: Iterable[Bar], view: GpuView | None = None) -> Cell:
+def gpu_row(drawn: Drawn, bars: Sequence[Bar], view: GpuView | None = None) -> Cell:
     scale, now = drawn.scale, drawn.scale.cell(drawn.now)
-    canvas = _Canvas(scale.cells)
+    canvas, taken = _Canvas(scale.cells), sorted([(now, now + 1), *(_cells(scale, bar) for bar in bars)])
     for x, _ in scale.ticks():
         canvas.put(x, "·", TRACK)
     if view is not None and (against := _against(view)):
-        canvas.fill(now + 1, scale.cells, against[0], DIM, f" {against[1]} ", AMBER)
+        canvas.fill(now + 1, scale.cells, against[0], DIM)
+        canvas.label(now + 1, scale.cells, taken, against[1], AMBER)
     for window in drawn.windows:
         if view is not None and view.gpu.uuid in window.gpus:
             first, last = scale.cell(window.start), scale.cell(window.end)
-            canvas.fill(first, last, KEPT, _WINDOW, f" {plain(window.name, 40)} ", _WINDOW)
+            canvas.fill(first, last, KEPT, _WINDOW)
+            canvas.label(first, last, taken, plain(window.name, 40), _WINDOW)
     canvas.put(now, "│", _NOW)
     for bar in bars:
         _paint(canvas, drawn, bar)
     return canvas.spans()
+
+
+def _cells(scale: Scale, bar: Bar) -> tuple[int, int]:
+    first = scale.cell(bar.start)
+    return first, max(first + 1, scale.cell(bar.end))
 
 
 def shape_of(bar: Bar) -> str:
@@ -146,13 +155,14 @@ def shape_of(bar: Bar) -> str:
     return _PLANNED_LIMIT if known else _PLANNED_GUESS
 
 
-def axis(scale: Scale, now: int | None = None) -> Cell:
-    canvas = _Canvas(scale.cells)
-    for x, words in scale.ticks():
-        hidden = now is not None and x < now + 6 and now - 1 < x + len(words)
+def axis(scale: Scale, now: int) -> Cell:
+    """Return the labels of the axis; `now` is the cell of the present, without which the day is told."""
+    canvas, is_seen = _Canvas(scale.cells), 0 <= now < scale.cells
+    for x, words in scale.ticks(with_day=not is_seen):
+        hidden = is_seen and x < now + 6 and now - 1 < x + len(words)
         if x + len(words) <= scale.cells and not hidden:
             canvas.write(x, words, DIM)
-    if now is not None:
+    if is_seen:
         canvas.write(now, "│now", _NOW)
     return canvas.spans()
 
@@ -181,8 +191,7 @@ def legend(room: int = 10_000) -> Cell:
 
 def _paint(canvas: _Canvas, drawn: Drawn, bar: Bar) -> None:
     scale = drawn.scale
-    first = scale.cell(bar.start)
-    last = max(first + 1, scale.cell(bar.end))
+    first, last = _cells(scale, bar)
     if first >= scale.cells or last <= 0:
         return
     begins, inside, ends = tuple(shape_of(bar))
@@ -231,12 +240,21 @@ class _Canvas:
                 self._cells[x + 1] = (" ", self._cells[x + 1][1])
             self._cells[x] = (character, style)
 
-    def fill(self, first: int, last: int, character: str, style: Style, label: str = "", ink: Style = PLAIN) -> None:
+    def fill(self, first: int, last: int, character: str, style: Style) -> None:
         for x in range(max(0, first), min(last, len(self._cells))):
             self.put(x, character, style)
-        begin, room = max(0, first), min(last, len(self._cells)) - max(0, first)
-        if label and room >= min(width(label), 8):
-            self.write(begin, label if width(label) <= room else fit(label, room), ink)
+
+    def label(self, first: int, last: int, taken: Iterable[tuple[int, int]], words: str, style: Style) -> None:
+        """Write the words, cut if necessary, between two of the sorted cells that are taken; nothing without room."""
+        begin, last, words = max(0, first), min(last, len(self._cells)), f" {words} "
+        for start, end in taken:
+            if start >= last or start - begin >= _LEAST_LABEL:
+                last = min(start, last)
+                break
+            begin = max(begin, end)
+        room = last - begin
+        if room >= min(width(words), _LEAST_LABEL):
+            self.write(begin, words if width(words) <= room else fit(words, room), style)
 
     def write(self, x: int, words: str, style: Style) -> None:
         for character in words:
@@ -329,7 +347,8 @@ def what_if_lines(subject: Subject, outlook: Outlook, room: int, rows: int) -> l
     lines.append(summary(outlook, subject))
     groups = changed_groups(comparison, outlook.snapshot, subject.job_ids)
     left = rows - len(lines)
-    shown = min(len(others), max(1, left - 1 - 2 * len(groups), left // 2))
+    charts = 1 + 2 * min(2, len(groups))  # lines of the axis, and of where its job would run before and after
+    shown = min(len(others), max(1, left - 1 - 2 * len(groups), min(left // 2, left - charts)))
     ordered = by_impact(others)
     lines += _shift_lines(ordered, shown, subject, outlook, room)
     lines += _group_lines(groups, comparison, (*own, *ordered[:shown]), outlook, room, rows - len(lines))
@@ -370,7 +389,7 @@ def _shift_counts(shifts: Sequence[Shift], nobody: str) -> Cell:
     gone = sum(direction(shift) == GONE for shift in shifts)
     delayed = [shift for shift in shifts if direction(shift) == LATER]
     known = [shift.after - shift.before for shift in delayed if shift.before and shift.after]
-    most = f" by {'up to ' if len(known) > 1 else ''}{format_duration(max(known))}" if known else ""
+    most = f" by {'up to ' if len(known) > 1 else ''}{format_limit(max(known))}" if known else ""
     parts = [(f"{LATER} delays {plural(len(delayed), 'job')}{most}", AMBER)] if delayed else []
     parts += [(f"{GONE} {plural(gone, 'job')} without a start", AMBER)] if gone else []
     parts = parts or [(nobody, PLAIN)]
@@ -438,7 +457,7 @@ class Group(Struct, frozen=True):
 
 
 def changed_groups(comparison: Comparison, snapshot: Snapshot, first: Collection[JobId]) -> list[Group]:
-    """Return the groups of GPUs with changes, those of the proposed job or reservation first."""
+    """Return the groups with changes: one each where the jobs `first` run before and after, their others, the rest."""
     found: dict[object, list[GpuView]] = {}
     before, after = comparison.before.by_gpu, comparison.after.by_gpu
     for view in snapshot.gpus:
@@ -452,12 +471,17 @@ def changed_groups(comparison: Comparison, snapshot: Snapshot, first: Collection
         for views in found.values()
     ]
 
+    sides = [
+        {uuid for uuid, bars in side.items() if any(bar.job_id in first for bar in bars)} for side in (before, after)
+    ]
+
     def is_remote(group: Group) -> bool:
         uuid = group.views[0].gpu.uuid
         has_window = _kept(comparison.before, uuid) != _kept(comparison.after, uuid)
-        return not has_window and not any(bar.job_id in first for bar in (*group.before, *group.after))
+        return not has_window and not any(uuid in side for side in sides)
 
-    return sorted(groups, key=is_remote)
+    foremost = [next((group for group in groups if group.views[0].gpu.uuid in side), None) for side in sides]
+    return sorted(groups, key=lambda group: (is_remote(group), not any(group is each for each in foremost)))
 
 
 _MOST_OF_A_WINDOW = timedelta(hours=12)
@@ -484,8 +508,7 @@ def _group_lines(
     labels = [names.of_all([view.gpu.uuid for view in group.views]) for group in fitting]
     wide = min(_LABEL_MOST, max(_LABEL, *(len(label) + 1 for label in labels)))
     scale = scale_of(comparison, shown, fitting, room - wide - _WHEN)
-    now = scale.cell(comparison.before.at)
-    lines: list[Cell] = [((" " * (wide + _WHEN), DIM), *axis(scale, now if now >= 0 else None))]
+    lines: list[Cell] = [((" " * (wide + _WHEN), DIM), *axis(scale, scale.cell(comparison.before.at)))]
     for label, group in zip(labels, fitting, strict=True):
         for words, bars, plan in (
             (f"{fit(label, wide)}was  ", group.before, comparison.before),

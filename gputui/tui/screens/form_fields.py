@@ -502,8 +502,10 @@ def gpu_line(spec: JobSpec | None, snapshot: Snapshot) -> Cell:
     words = f"{len(free)} of {plural(len(able), 'suitable GPU')} free" + (": " if free else "")
     enough = len(free) >= (len(views) if spec.gpus.everything else spec.gpus.minimum)
     style = GREEN if enough else AMBER if len(able) >= spec.gpus.minimum else RED
+    unknown = sum(view.state is GpuState.UNKNOWN for view in able)
     reserved, shared = len(unused) - len(free), sum(bool(view.sharers) for view in able) if spec.gpus.promised else 0
-    why = (f", {reserved} reserved for others" if reserved else "") + (f", {shared} shared by others" if shared else "")
+    counts = ((unknown, "unknown"), (reserved, "reserved for others"), (shared, "shared by others"))
+    why = "".join(f", {count} {what}" for count, what in counts if count)
     return (("GPUs  ", DIM), (words, style), (_named(free, snapshot), PLAIN), (why, DIM))
 
 

@@ -406,7 +406,7 @@ class FilterLine(Vertical):
     FilterLine #matches { width: auto; padding: 0 2 0 1; color: $foreground 75%; }
     FilterLine #said { width: auto; padding: 0 1; color: $foreground 75%; }
     FilterLine Input { height: 1; width: 1fr; border: none; padding: 0 1; background: $surface; }
-    FilterLine #fault { height: 1; padding: 0 1; color: $warning; display: none; }
+    FilterLine #fault { height: auto; max-height: 4; padding: 0 1; color: $warning; display: none; }
     FilterLine #fault.-shown { display: block; }
     """
     BINDINGS: ClassVar = []
