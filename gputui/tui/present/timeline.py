@@ -122,7 +122,9 @@ class Drawn(Struct, frozen=True):
 
 def gpu_row(drawn: Drawn, bars: Sequence[Bar], view: GpuView | None = None) -> Cell:
     scale, now = drawn.scale, drawn.scale.cell(drawn.now)
-    canvas, taken = _Canvas(scale.cells), sorted([(now, now + 1), *(_cells(scale, bar) for bar in bars)])
+    canvas = _Canvas(scale.cells)
+    places = [(first := scale.cell(bar.start), max(first + 1, scale.cell(bar.end))) for bar in bars]
+    taken = sorted([(now, now + 1), *places])
     for x, _ in scale.ticks():
         canvas.put(x, "·", TRACK)
     if view is not None and (against := _against(view)):
@@ -134,14 +136,9 @@ def gpu_row(drawn: Drawn, bars: Sequence[Bar], view: GpuView | None = None) -> C
             canvas.fill(first, last, KEPT, _WINDOW)
             canvas.label(first, last, taken, plain(window.name, 40), _WINDOW)
     canvas.put(now, "│", _NOW)
-    for bar in bars:
-        _paint(canvas, drawn, bar)
+    for bar, place in zip(bars, places, strict=True):
+        _paint(canvas, drawn, bar, *place)
     return canvas.spans()
-
-
-def _cells(scale: Scale, bar: Bar) -> tuple[int, int]:
-    first = scale.cell(bar.start)
-    return first, max(first + 1, scale.cell(bar.end))
 
 
 def shape_of(bar: Bar) -> str:
@@ -189,9 +186,8 @@ def legend(room: int = 10_000) -> Cell:
     return tuple(spans)
 
 
-def _paint(canvas: _Canvas, drawn: Drawn, bar: Bar) -> None:
+def _paint(canvas: _Canvas, drawn: Drawn, bar: Bar, first: int, last: int) -> None:
     scale = drawn.scale
-    first, last = _cells(scale, bar)
     if first >= scale.cells or last <= 0:
         return
     begins, inside, ends = tuple(shape_of(bar))
@@ -470,18 +466,18 @@ def changed_groups(comparison: Comparison, snapshot: Snapshot, first: Collection
         Group(tuple(views), before.get(views[0].gpu.uuid, ()), after.get(views[0].gpu.uuid, ()))
         for views in found.values()
     ]
-
     sides = [
         {uuid for uuid, bars in side.items() if any(bar.job_id in first for bar in bars)} for side in (before, after)
     ]
+    foremost = [next((group for group in groups if group.views[0].gpu.uuid in side), None) for side in sides]
 
-    def is_remote(group: Group) -> bool:
+    def rank(group: Group) -> tuple[bool, bool]:
         uuid = group.views[0].gpu.uuid
         has_window = _kept(comparison.before, uuid) != _kept(comparison.after, uuid)
-        return not has_window and not any(uuid in side for side in sides)
+        is_own = has_window or any(uuid in side for side in sides)
+        return not is_own, not any(group is each for each in foremost)
 
-    foremost = [next((group for group in groups if group.views[0].gpu.uuid in side), None) for side in sides]
-    return sorted(groups, key=lambda group: (is_remote(group), not any(group is each for each in foremost)))
+    return sorted(groups, key=rank)
 
 
 _MOST_OF_A_WINDOW = timedelta(hours=12)
