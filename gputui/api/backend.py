@@ -375,7 +375,6 @@ class ApiQueue(Struct, eq=False):
         return self._backend.watch()
 
     def past(self, since: datetime | None = None, until: datetime | None = None) -> Iterator[Job]:
-        del until
         return self._backend.history(since)
 
     def records(self, since: datetime | None = None) -> Iterator[JobRecord]:

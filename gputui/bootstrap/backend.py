@@ -134,7 +134,6 @@ class LocalBackend(Struct, eq=False, dict=True):
         return open_logs(self._options, self.store)
 
     def about(self, server: str = "") -> About:
-        del server
         return self._about
 
     @cached_property
@@ -274,7 +273,6 @@ class LocalBackend(Struct, eq=False, dict=True):
         return {each.number: telemetry_files.measured(self._options.state, job, each) for each in job.attempts}
 
     def images(self, server: str = "") -> Iterable[str]:
-        del server
         if self._caller.role is Role.VIEWER:
             raise AccessError("only users of the queue may list the images of its engine", hint=HOW_TO_USE)
         found, settings = adapters.local_images(self._options), self._options.settings
@@ -317,7 +315,6 @@ class LocalBackend(Struct, eq=False, dict=True):
         return snapshot
 
     def why_unread(self, job: Job) -> Mapping[int, str]:
-        del job
         return {}
 
 

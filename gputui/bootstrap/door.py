@@ -161,7 +161,6 @@ class Door(Struct, eq=False):
         self._listeners = []
 
     def _hear(self, snapshot: Snapshot) -> None:
-        del snapshot
         self._ticked_at = time.monotonic()
         self._has_ticked.set()
 

@@ -141,7 +141,6 @@ class _Framed:
         return (frames.frame(frames.ERRORS, notice.encode()) if notice else b"") + frames.exit_frame(0)
 
     def failed(self, error: GputuiError, *, has_begun: bool) -> bytes:
-        del has_begun
         return frames.frame(frames.REFUSED, str(error).encode())
 
 
@@ -157,7 +156,6 @@ class _Plain:
         return f"{len(data):x}\r\n".encode() + data + b"\r\n"
 
     def end(self, notice: str) -> bytes:
-        del notice
         return b"0\r\n\r\n"
 
     def failed(self, error: GputuiError, *, has_begun: bool) -> bytes:
@@ -412,11 +410,9 @@ def _services(options: Options, backend: DirectBackend, looker: _Looker) -> Owne
         return cast("DirectBackend", _Shared(backend)) if options.in_cluster else LocalBackend(options, caller=caller)
 
     def caller_of(peer: Peer, headers: Mapping[str, str]) -> Caller:
-        del peer
         return replace(who, via=f"{who.via} {via_of(headers)}".strip())
 
     def stream(caller: Caller, job_id: JobId, request: StreamRequest, link: socket.socket, early: bytes) -> None:
-        del early
         threading.Thread(target=_send_log, args=(backend_of(caller), job_id, request, link), daemon=True).start()
 
     return OwnerServices(

@@ -178,7 +178,6 @@ class CommandChannel:
     def _with_terminal(
         self, argv: Sequence[str], environ: Mapping[str, str], has_input: bool
     ) -> subprocess.Popen[bytes]:
-        del has_input
         (ours, theirs), (errors, told) = pty.openpty(), os.pipe()
         self._own(ours)
         self._own(errors)

@@ -183,7 +183,6 @@ class Release(_JobAction, frozen=True, tag="release"):
     """
 
     def apply(self, job: Job, now: datetime, by: str) -> Job:
-        del by
         free = job.evolve(avoid_gpus=())
         return free.unheld(released_at=now) if job.state is JobState.PENDING else free.unheld()
 
@@ -195,7 +194,6 @@ class Cancel(_JobAction, frozen=True, tag="cancel"):
 
     def apply(self, job: Job, now: datetime, by: str) -> Job:
         """Return the job with the request; one that has ended stays as it is."""
-        del now
         if job.state.is_terminal:
             return job
         return job.evolve(cancel_requested=True, cancelled_by=by, requeue_requested=False)
@@ -207,7 +205,6 @@ class Requeue(_JobAction, frozen=True, tag="requeue"):
     is_final: ClassVar[bool] = True
 
     def apply(self, job: Job, now: datetime, by: str) -> Job:
-        del now, by
         if job.state is JobState.PENDING:
             raise GputuiError(f"job {job.shown_id} is waiting already")
         return job.evolve(requeue_requested=True, cancel_requested=False)
@@ -220,7 +217,6 @@ class Signal(_JobAction, _Final, frozen=True, tag="signal"):
     number: int
 
     def apply(self, job: Job, now: datetime, by: str) -> Job:
-        del now, by
         if not 1 <= self.number <= MAX_SIGNAL:
             raise InputError(f"{self.number} is no signal", where="signal", hint=f"1 to {MAX_SIGNAL}")
         if job.state is not JobState.RUNNING:
@@ -240,7 +236,6 @@ class Suspend(_JobAction, _Final, frozen=True, tag="suspend"):
     may: ClassVar[str] = "suspend it"
 
     def apply(self, job: Job, now: datetime, by: str) -> Job:
-        del now
         if job.state is not JobState.RUNNING:
             hint = "gputui hold keeps a waiting job from starting" if job.state is JobState.PENDING else None
             raise GputuiError(f"job {job.shown_id} is {job.state}: only a running job can be suspended", hint=hint)
@@ -253,7 +248,6 @@ class Unsuspend(_JobAction, _Final, frozen=True, tag="unsuspend"):
     may: ClassVar[str] = "let it continue"
 
     def apply(self, job: Job, now: datetime, by: str) -> Job:
-        del now, by
         return job.evolve(suspended=False, suspended_by="")
 
 
@@ -270,7 +264,6 @@ class SetPriority(_JobAction, frozen=True, tag="priority"):
 
     def apply(self, job: Job, now: datetime, by: str) -> Job:
         """Return the job with that priority; raises InputError for one that is out of range."""
-        del now
         self.check()
         return _ranked(job, job.prioritised(self.value, relative=self.relative), by)
 
@@ -343,7 +336,6 @@ class ResumeGpus(_ControlAction, frozen=True, tag="resume"):
     uuids: tuple[str, ...]
 
     def apply(self, controls: Controls, now: datetime, by: str) -> Controls:
-        del by
         drains = {uuid: each for uuid, each in controls.drains.items() if uuid not in self.uuids}
         return replace(controls, drains=drains, resumed={**controls.resumed, **dict.fromkeys(self.uuids, now)})
 
@@ -364,7 +356,6 @@ class Unpause(_ControlAction, frozen=True, tag="unpause"):
     has_forecast: ClassVar[bool] = False
 
     def apply(self, controls: Controls, now: datetime, by: str) -> Controls:
-        del now, by
         return replace(controls, paused=False, pause_reason="", paused_by="", paused_at=None)
 
 

@@ -211,8 +211,6 @@ def post(url: str, body: bytes, seconds: float) -> None:
                 _judge(response)
             finally:
                 response.close()
-    except NotDeliveredError:
-        raise
     except (HTTPError, OSError, ValueError) as error:
         reason = getattr(error, "reason", None)  # the innermost that urllib3 gives
         words = str(reason if isinstance(reason, Exception) else error)

@@ -101,7 +101,6 @@ class KubernetesCluster:
         return KubeTarget(self._namespace(server), models, site.claims, site.counts_failures_by_index)
 
     def note(self, submission: Submission) -> str:
-        del submission
         return ""
 
     def expected_start(self, submission: Submission) -> datetime | None:

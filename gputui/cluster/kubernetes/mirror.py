@@ -326,7 +326,6 @@ class KubeMirror:
 
     def _remember_pod(self, pod: KubePod, was_seen: bool) -> None:
         """Keep the last state of a pod of a job: it tells how the job ended. One that was not over was deleted."""
-        del was_seen
         if not pod.is_over and pod.metadata.deletion_timestamp is None:
             pod = replace(pod, metadata=replace(pod.metadata, deletion_timestamp=datetime.now(UTC)))
         if pod.job_uid:

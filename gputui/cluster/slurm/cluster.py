@@ -124,7 +124,6 @@ class SlurmCluster:
             self._poll.forget()
 
     def draft(self, submission: Submission) -> str:
-        del submission
         return ""
 
     def note(self, submission: Submission) -> str:

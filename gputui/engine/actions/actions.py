@@ -75,7 +75,6 @@ from gputui.ports.backend import Progress
 class Actions(ActionContext, eq=False, dict=True):
     def act(self, action: Action, *, server: str = "", on_progress: Progress | None = None) -> Done:
         """See `Performer.act`; there is one queue, whatever the name of the server."""
-        del server
         check_action(self.caller, action)
         context = replace(self, on_progress=on_progress) if on_progress else self
         if isinstance(action, SubmitJobs):

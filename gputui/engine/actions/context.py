@@ -184,7 +184,6 @@ class JobChange(Struct, frozen=True):
         return self.before.target
 
     def subject(self, indices: Mapping[str, str]) -> str:
-        del indices
         job = self.before
         return f"{job.count} jobs {job.shown_id}" if job.runs else f"job {job.id}"
 
@@ -263,11 +262,9 @@ class PauseChange(Struct, frozen=True):
     target = "scheduler"
 
     def subject(self, indices: Mapping[str, str]) -> str:
-        del indices
         return "the scheduler"
 
     def revert(self, transaction: Transaction, at: datetime) -> str:
-        del at
         controls = transaction.controls()
         if _pause(controls) != _pause(self.after):
             return "has been changed since"

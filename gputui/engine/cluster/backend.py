@@ -63,7 +63,6 @@ class EngineBackend:
     def about(self, server: str = "") -> About:
         from gputui.ports.backend import About
 
-        del server
         caps, settings = self._cluster.caps, self._settings
         lacking = {Capability.WHAT_IF: _NO_FORECAST.format(caps.engine), **caps.lacking}
         caps, home = replace(caps, lacking=lacking), ""
@@ -81,11 +80,9 @@ class EngineBackend:
         return self.queue.past(since)
 
     def images(self, server: str = "") -> Iterable[str]:
-        del server
         return ()
 
     def act(self, action: Action, /, *, server: str = "", on_progress: object = None) -> Done:
-        del server, on_progress
         if isinstance(action, SubmitJobs):
             asked = self._checked(action)
             if not asked:
@@ -120,7 +117,6 @@ class EngineBackend:
     def undo(self, changes: Iterable[Any], on_progress: object = None) -> Sequence[tuple[Any, str]]:
         from gputui.engine.cluster.changes import undone
 
-        del on_progress
         return list(undone(self.queue, changes))
 
     def _checked(self, action: SubmitJobs) -> tuple[Submission, ...]:
@@ -160,7 +156,6 @@ class EngineBackend:
         return self._cluster.enter(job, request)
 
     def submit_attached(self, submission: Submission, detach_keys: str = "") -> tuple[JobId, None]:
-        del detach_keys
         (job_id,) = self.act(SubmitJobs((submission,))).ids
         return job_id, None
 
@@ -212,7 +207,6 @@ class EngineBackend:
     def with_gpus(self, snapshot: Snapshot, tell: Callable[[str], object], probe: GpuProbe | None = None) -> Snapshot:
         from gputui.domain.gpu import ProbeCode
 
-        del probe
         read = self._with_gpus(snapshot)
         for node in read.nodes if self._is_read else ():
             if node.gpus and node.probe.code is not ProbeCode.OK:

@@ -246,7 +246,6 @@ class EngineChange(Struct, frozen=True):
     after: Any
 
     def subject(self, indices: Mapping[str, str]) -> str:
-        del indices
         return self.words
 
 

@@ -116,7 +116,6 @@ class EngineQueue(Struct, eq=False):
 
     def past(self, since: datetime | None = None, until: datetime | None = None) -> Iterator[Job]:
         """Yield jobs that the engine has forgotten, the latest month of their end first."""
-        del until
         return iter(sorted(self._forgotten(since), key=lambda job: f"{job.end:%Y-%m}", reverse=True))
 
     def records(self, since: datetime | None = None) -> Iterator[JobRecord]:
@@ -146,11 +145,9 @@ class EngineQueue(Struct, eq=False):
 
     def audit_log(self, target: str | None = None) -> Iterator[AuditEntry]:
         """Yield nothing: the engine has its own log."""
-        del target
         return iter(())
 
     def requests(self, uid: int) -> Iterator[tuple[str, tuple[JobId, ...]]]:
-        del uid
         return iter(())
 
     def watch(self) -> StoreWatch | None:
