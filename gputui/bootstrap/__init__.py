@@ -277,8 +277,7 @@ def current_snapshot(options: Options, store: JobStore, *, planned: bool = True)
     """Return what the files of the queue tell, without GPUs; starts nothing. Unless `planned`, it has no plan."""
     from gputui.engine.tick import snapshot_builder
 
-    now = clock().now()
-    return snapshot_builder.files_snapshot(store, options.state, options.settings, now, planned=planned)
+    return snapshot_builder.files_snapshot(store, options.state, options.settings, clock().now(), planned=planned)
 
 
 def is_scheduled(options: Options) -> bool:

@@ -404,8 +404,7 @@ def entry_of(caller: Caller, job: Job, verb: str, request: ExecRequest | None) -
     from gputui.domain.access import AuditEntry
 
     words = shlex.join(request.command)[:1000] if request else ""
-    now = bootstrap.clock().now()
-    return AuditEntry(now, caller.uid, caller.user, verb, job.target, "", words, caller.via)
+    return AuditEntry(bootstrap.clock().now(), caller.uid, caller.user, verb, job.target, "", words, caller.via)
 
 
 def no_store() -> JobStore:

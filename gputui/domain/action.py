@@ -306,8 +306,7 @@ def put(job: Job, placed: Placed, by: str) -> Job:
     if job.state is not JobState.PENDING:
         raise GputuiError(f"job {job.shown_id} is {job.state}: only a waiting job has a place in the queue")
     refuse_cancelled(job)
-    after = job.evolve(priority=placed.priority, topped_at=placed.topped_at, placed=placed)
-    return _ranked(job, after, by)
+    return _ranked(job, job.evolve(priority=placed.priority, topped_at=placed.topped_at, placed=placed), by)
 
 
 class _ControlAction(BaseAction, frozen=True):

@@ -87,6 +87,10 @@ _JUMP = 5.0
 """Difference in seconds from which the start of an attempt counts as shifted with the clock."""
 
 
+def attempt_key(job: Job) -> AttemptKey:
+    return job.id, job.attempts[-1].number
+
+
 class Measurement(Struct):
     """Tally of a running attempt; times are seconds since the epoch."""
 

@@ -77,8 +77,7 @@ class SlurmCluster:
     def _changes(self) -> JobChanger:
         from gputui.cluster.slurm.changes import JobChanger
 
-        can_requeue = self._settings.requeue
-        return JobChanger(self._commands, self._poll, self._is_ours, self._is_contained, can_requeue)
+        return JobChanger(self._commands, self._poll, self._is_ours, self._is_contained, self._settings.requeue)
 
     @property
     def name(self) -> str:

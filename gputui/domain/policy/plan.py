@@ -298,8 +298,7 @@ class GateContext(Struct, dict=True):
     @classmethod
     def of(cls, snapshot: Snapshot, settings: SchedulerSettings, now: datetime) -> GateContext:
         runtimes = {status.name: status for node in snapshot.nodes for status in node.runtimes}
-        guard = FastFailureGuard.of(snapshot.jobs, settings)
-        return cls(now, settings, guard, snapshot, runtimes)
+        return cls(now, settings, FastFailureGuard.of(snapshot.jobs, settings), snapshot, runtimes)
 
 
 def first_gate(job: Job, situation: GateContext) -> Reason | None:

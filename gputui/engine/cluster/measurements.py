@@ -21,7 +21,7 @@ from gputui.domain.state import JobState
 from gputui.domain.telemetry import efficiency_of
 from gputui.domain.telemetry_series import Tally
 from gputui.engine import telemetry_files
-from gputui.engine.telemetry_files import AttemptKey, AttemptTallies
+from gputui.engine.telemetry_files import AttemptKey, AttemptTallies, attempt_key
 
 if TYPE_CHECKING:
     from gputui.domain.gpu import GpuView
@@ -250,7 +250,7 @@ class ClusterTelemetry:
                 self._count(key, job, views, now)
         jobs = [job for job in running.values() if job.state is JobState.RUNNING]
         after = self._settings.idle_gpus_after
-        found = {job.id: idle_times(self._tallies.idle_since(_key(job)), after, now) for job in jobs}
+        found = {job.id: idle_times(self._tallies.idle_since(attempt_key(job)), after, now) for job in jobs}
         if self._ends is not None:
             self._ends.update(jobs, found, now)
         self._sweep(now)
@@ -260,7 +260,7 @@ class ClusterTelemetry:
         for job in snapshot.jobs if self._is_first else ():  # some have ended before this process began
             if not _has_begun(job) or not (attempt := job.attempts[-1]).is_over or attempt.telemetry is not None:
                 continue
-            kept = telemetry_files.read(self._directory, *_key(job), run_name(attempt))
+            kept = telemetry_files.read(self._directory, *attempt_key(job), run_name(attempt))
             if kept is not None and kept.tally is not None:
                 self._record(job, Tally(kept.tally), attempt.ended_at)
         self._is_first = False
@@ -289,7 +289,7 @@ class ClusterTelemetry:
                         found.setdefault(job_id, {})[view.gpu.uuid] = None
             shown = found
         for job in live:
-            key, attempt = _key(job), job.attempts[-1]
+            key, attempt = attempt_key(job), job.attempts[-1]
             if attempt.gpus:
                 yield key, job
                 continue
@@ -351,7 +351,3 @@ def _use_of_machine(job: Job, views: Mapping[str, GpuView]) -> tuple[Consumption
                 if process.used is not None and sample is not None and sample.processes_at is not None:
                     found[process.container_id] = (process.used, sample.processes_at.timestamp() - process.used_age)
     return next(iter(found.values()), None) if len(containers) == 1 else None
-
-
-def _key(job: Job) -> AttemptKey:
-    return job.id, job.attempts[-1].number

@@ -388,8 +388,7 @@ class Reaper(Struct, eq=False):
                 gpus = self._context.probe.latest().gpus
                 totals = {gpu.uuid: gpu.memory_total for gpu in gpus if gpu.memory_total}
                 measured = self._measured(current, now, record)
-                ended = finished(measured, record, now, settings, signs)
-                return retry.ask_for_more(ended, totals)
+                return retry.ask_for_more(finished(measured, record, now, settings, signs), totals)
             case Vanished(_, number):
                 current = under_way(transaction, job.id, number)
                 if current is None:

@@ -21,7 +21,7 @@ from gputui.domain.gpu import ProbeReading
 from gputui.domain.job import Job
 from gputui.domain.state import JobState
 from gputui.domain.telemetry import AttemptTelemetry, Consumption
-from gputui.engine.telemetry_files import AttemptKey, AttemptTallies
+from gputui.engine.telemetry_files import AttemptKey, AttemptTallies, attempt_key
 from gputui.ports import Clock, Runtime
 from gputui.threads import DaemonExecutor, Watcher
 
@@ -250,7 +250,7 @@ class TelemetryRecorder:
         self, active: Iterable[Job], observers: Mapping[str, Observer], reading: ProbeReading, now: datetime
     ) -> None:
         """Add the new readings of running attempts, and store the series of ended ones."""
-        running = {_key(job): job for job in active if job.attempt is not None and not job.attempt.is_over}
+        running = {attempt_key(job): job for job in active if job.attempt is not None and not job.attempt.is_over}
         for key in self._tallies.running.keys() - running.keys():
             self._tallies.close(key)
             self._groups.take(key)
@@ -280,7 +280,7 @@ class TelemetryRecorder:
 
     def result(self, job: Job, now: datetime, record: ContainerRecord | None = None) -> AttemptTelemetry | None:
         """Return the summary of the job's attempt, which ended as the record says; None if nothing was read."""
-        measurement = self._tallies.running.get(_key(job))
+        measurement = self._tallies.running.get(attempt_key(job))
         if measurement is None:
             return None
         tally, ended_at = measurement.tally, (record.ended_at if record else None) or now
@@ -290,7 +290,7 @@ class TelemetryRecorder:
 
     def idle_since(self, job: Job) -> dict[str, tuple[float, float]]:
         """Return for each GPU of the job when it was last used and last read; empty before the first reading."""
-        return self._tallies.idle_since(_key(job))
+        return self._tallies.idle_since(attempt_key(job))
 
 
 class BackgroundReader(Struct, Generic[T], eq=False):
@@ -339,7 +339,3 @@ class BackgroundReader(Struct, Generic[T], eq=False):
         finally:
             with self._lock:
                 self._reading.discard(turn)
-
-
-def _key(job: Job) -> AttemptKey:
-    return (job.id, job.attempts[-1].number)
