@@ -80,7 +80,6 @@ def show_shifts(session: Session, backend: DirectBackend, action: actions.Action
 @quiet_option
 @pass_session
 def cancel(session: Session, ids: tuple[tuple[Named, ...], ...], dry_run: bool, quiet: bool) -> None:
-    """Cancel jobs, and report on stderr which ones are cancelled and which had already ended."""
     with session.backend() as backend:
         asked = flat(backend.queue, ids)
         if dry_run:
@@ -113,7 +112,6 @@ _LEFT_ALONE = frozenset({JobState.PENDING, JobState.COMPLETED})
 @quiet_option
 @pass_session
 def requeue(session: Session, ids: tuple[tuple[Named, ...], ...], failed: bool, dry_run: bool, quiet: bool) -> None:
-    """Run jobs again, and report on stderr which elements of arrays were left alone because they completed."""
     names = [each for some in ids for each in some]
     with session.backend() as backend:
         queue = backend.queue
@@ -175,7 +173,6 @@ def signal(session: Session, ids: tuple[tuple[Named, ...], ...], quiet: bool, nu
 @quiet_option
 @pass_session
 def priority(session: Session, names: tuple[Named, ...], value: str, dry_run: bool, quiet: bool) -> None:
-    """Change the priority of jobs, or put them at the head of the queue."""
     change = job_values.priority_change(value, "VALUE")
     with session.backend() as backend:
         ids = resolve_all(backend.queue, names, is_live)
@@ -207,7 +204,6 @@ def priority(session: Session, names: tuple[Named, ...], value: str, dry_run: bo
 @quiet_option
 @pass_session
 def pause(session: Session, reason: tuple[str, ...], quiet: bool) -> None:
-    """Pause the queue, with a reason of several words."""
     words = job_values.one_line(" ".join(reason), "REASON") if reason else ""
     with session.backend() as backend:
         backend.act(actions.Pause(words))
@@ -223,7 +219,6 @@ def pause(session: Session, reason: tuple[str, ...], quiet: bool) -> None:
 @quiet_option
 @pass_session
 def unpause(session: Session, quiet: bool) -> None:
-    """End the pause of the queue."""
     with session.backend() as backend:
         backend.act(actions.Unpause())
         confirm(f"unpaused: jobs start again{once(backend)}", quiet=quiet)
@@ -242,7 +237,6 @@ def _drained(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
 @quiet_option
 @pass_session
 def drain(session: Session, gpus: tuple[str, ...], reason: str, dry_run: bool, quiet: bool) -> None:
-    """Drain the GPUs named, or in a cluster the nodes."""
     from gputui.cli.gpus import find_gpus, gpu_names  # other verbs read no GPU
 
     words = job_values.one_line(reason, "--reason") if reason else ""
@@ -270,7 +264,6 @@ def drain(session: Session, gpus: tuple[str, ...], reason: str, dry_run: bool, q
 @quiet_option
 @pass_session
 def resume(session: Session, gpus: tuple[str, ...], dry_run: bool, quiet: bool) -> None:
-    """Resume the GPUs named, and report on stderr why one of them still takes no jobs."""
     from gputui.cli.gpus import find_gpus, gpu_names
 
     with session.backend() as backend:

@@ -250,7 +250,6 @@ class MetricsDuty:
         self._exporter = deliveries.exporter = Exporter(settings, options.state, snapshot.jobs, said=said)
 
     def update(self, snapshot: Snapshot) -> None:
-        """Count the changes of the snapshot, and serve it."""
         self._exporter.published(snapshot)
         if snapshot.leader is not None and not snapshot.leader.silent_for:
             self._exporter.answered()

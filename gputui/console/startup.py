@@ -128,7 +128,6 @@ def directory() -> Path:
 
 
 def preferences() -> Preferences:
-    """Return this user's preferences of the console."""
     return Preferences(directory() / "console.json")
 
 

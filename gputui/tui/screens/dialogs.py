@@ -138,8 +138,7 @@ class ScrollingDialog(Dialog[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("space", "page(1)", "page down"),
-        *bindings(MOVE_COMMANDS),
-        *bindings((BACK, CLOSE)),
+        *bindings((*MOVE_COMMANDS, BACK, CLOSE)),
     ]
 
     def compose(self) -> ComposeResult:
@@ -251,7 +250,7 @@ SAVE = -1
 class Choose(Dialog[int]):
     """Question that returns the index of the chosen line; None after Escape."""
 
-    BINDINGS: ClassVar = [*bindings(MOVE_COMMANDS), *bindings((TAKE_LINE, SAVE_TEMPLATE, BACK))]
+    BINDINGS: ClassVar = bindings((*MOVE_COMMANDS, TAKE_LINE, SAVE_TEMPLATE, BACK))
     DEFAULT_CSS = "Choose .dialog { width: 96%; max-width: 100; } Choose CellLines { margin-bottom: 1; }"
 
     def __init__(self, title: str, lines: Sequence[str], *, none: str, saves: str = "") -> None:

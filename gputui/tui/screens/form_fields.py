@@ -634,7 +634,6 @@ class Forecaster:
         self._answer = message
 
     def close(self) -> None:
-        """Stop forecasting, and release the snapshot."""
         self._base, self._answer = ForecastBase(EMPTY, self._base.now), None
         self._newest.close()
 

@@ -93,7 +93,6 @@ class DraftLoader:
         self._typed: Draft = {}
 
     def action_older(self, step: int) -> None:
-        """Show the previous or next submission; after the latest comes the user's own input."""
         entries = recent_submissions(self._services.preferences)
         place = max(-1, min(len(entries) - 1, self._place + step))
         if place == self._place:
@@ -207,8 +206,7 @@ class Submit(Dialog[None]):
     """
 
     BINDINGS: ClassVar = [
-        *bindings(SUBMIT_COMMANDS),
-        *bindings((PALETTE,)),
+        *bindings((*SUBMIT_COMMANDS, PALETTE)),
         ("down", "app.focus_next", "next"),
         ("up", "app.focus_previous", "previous"),
     ]

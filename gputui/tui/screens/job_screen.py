@@ -153,9 +153,15 @@ class JobScreen(ClosedOnce[None], Screen[None]):
         scope = self._services.scoped(self._snapshot, next(iter(servers)) if len(servers) == 1 else "")
         self.app.push_screen(WhatIf(*scope, proposal))
 
+    def open_page(self, job: Job, follow: Callable[[JobId], None]) -> None:
+        def followed(job_id: JobId) -> None:
+            follow(job_id)
+            self.app.call_later(self.dismiss)  # after the page above has closed
+
+        self.app.push_screen(self._services.pages.detail(self._services, self._snapshot, job.id, followed))
+
     @work
     async def action_shell(self) -> None:
-        """Open a shell inside the job on this terminal; the console is back when the shell ends."""
         if (job := self.subject()) is not None:
             await open_shell(self.app, self._services.backend, job)
 
@@ -239,12 +245,8 @@ class OverlayScreen(GpuScreen):
 
     @on(RowOpened)
     def action_detail(self) -> None:
-        def follow(job_id: JobId) -> None:
-            self._follow(job_id)
-            self.app.call_later(self.dismiss)  # after the page above has closed
-
         if job := self.subject():
-            self.app.push_screen(self._services.pages.detail(self._services, self._snapshot, job.id, follow))
+            self.open_page(job, self._follow)
 
     def action_follow(self) -> None:
         if job := self.subject():

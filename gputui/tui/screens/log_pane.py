@@ -230,7 +230,6 @@ class LogPane(LogView):
     # search
 
     def action_search(self) -> None:
-        """Ask for a pattern, and search for it as it is typed."""
         search, window = self.reading.search, self.reading.window
         stood = (window.top, window.part, window.follows, search.at)
 
@@ -358,7 +357,6 @@ class LogPane(LogView):
         self.repaint()
 
     def action_copy_lines(self) -> None:
-        """Copy the selected lines, else the visible ones, to the terminal's clipboard."""
         reading = self.reading
         numbers = reading.shown_numbers()
         text, count = copied_text(reading.lines, numbers)

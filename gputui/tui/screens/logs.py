@@ -177,7 +177,6 @@ class LogController:
         return shown.beside(job, step)
 
     def action_pin_log(self) -> None:
-        """Pin or unpin the subject's log. The pane shows a pinned log regardless of the cursor."""
         if job := self._screen.subject():
             shown = self.followed
             is_shown = self._screen.focused is self._pane and shown is not None and shown.job_id == job.id
@@ -217,8 +216,7 @@ class LogsScreen(JobScreen):
     """Several logs. Commands act on the job of the focused one."""
 
     BINDINGS: ClassVar = [
-        *bindings(JOB_COMMANDS),
-        *bindings((*named("attempt_before attempt_after pin_log zoom pane_next pane_before"), BACK)),
+        *bindings((*JOB_COMMANDS, *named("attempt_before attempt_after pin_log zoom pane_next pane_before"), BACK)),
         Binding("L", "back", "back", id="logs"),
     ]
     DEFAULT_CSS = """
@@ -340,7 +338,6 @@ class LogsScreen(JobScreen):
         self.set_class(is_zoomed, "-zoomed")
 
     def action_zoom(self) -> None:
-        """Show the focused log on the whole screen, or restore the others."""
         self.toggle_class("-zoomed")
         self._arrange()
 

@@ -327,7 +327,6 @@ class Main(GpuScreen):
         return self.jobs.subjects() if self.jobs.has_focus else super().subjects()
 
     def drained_node(self) -> str | None:
-        """Return the node that a drain concerns where the cluster drains nodes alone."""
         return self.nodes.chosen or super().drained_node()
 
     def gpu(self) -> GpuView | None:
@@ -427,7 +426,6 @@ class Main(GpuScreen):
         self.server.ask("Submit a job to", lambda *scope: self.app.push_screen(Submit(*scope)))
 
     def action_reserve(self) -> None:
-        """Open the form of a new reservation, of the selected GPU if there is one."""
         from gputui.tui.screens.forms import Reserve
 
         view = self.gpu()
@@ -442,7 +440,6 @@ class Main(GpuScreen):
     # log
 
     def action_follow(self) -> None:
-        """Go to the job's log; from the log back to the queue."""
         if self.focused is self.log_pane:
             self.panes.show("queue")
         elif job := self.subject():

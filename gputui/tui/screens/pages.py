@@ -142,8 +142,7 @@ class Explained(Message, bubble=False):
 
 class Detail(JobScreen):
     BINDINGS: ClassVar = [
-        *bindings(_COMMANDS),
-        *bindings((BACK,)),
+        *bindings((*_COMMANDS, BACK)),
         Binding("enter", "back", "back", id="detail"),
         ("j", "scroll(1)", "down"),
         ("k", "scroll(-1)", "up"),
@@ -332,7 +331,7 @@ def _laid_out(lines: Sequence[Line], room: int, first: int) -> list[Cell]:
 class GpuDetailScreen(OverlayScreen):
     """Page of a GPU, kept up to date while it is open. Commands act on the GPU and on the job that holds it."""
 
-    BINDINGS: ClassVar = [*bindings(JOB_COMMANDS), *bindings(GPU_PAGE_COMMANDS), *bindings((BACK,))]
+    BINDINGS: ClassVar = bindings((*JOB_COMMANDS, *GPU_PAGE_COMMANDS, BACK))
     DEFAULT_CSS = """
     GpuDetailScreen { layout: vertical; }
     GpuDetailScreen #heading { dock: top; }
@@ -358,7 +357,6 @@ class GpuDetailScreen(OverlayScreen):
         self.call_after_refresh(self.tick)
 
     def on_unmount(self) -> None:
-        """Stop reading PCIe throughput and the history, and release the readings."""
         self._past_jobs.close()
         self._services.want_pcie(None)
         self._picture = GpuPicture()
@@ -564,7 +562,6 @@ class ProcessesScreen(JobScreen):
         self.query_one(KeyBar).show(keys, (BACK, APP_COMMANDS[0]))
 
     def _graphs(self) -> list[Cell]:
-        """Return graphs of the job's GPUs, where the processes leave room for them."""
         shown = -(-len(self._found) // _STEP) * _STEP or _STEP  # not another height with each process
         rows = self.size.height - _OTHERS - shown
         if self._job is None or not self._services.pace.has_graphs:

@@ -79,7 +79,6 @@ class PaneLayout(Struct, frozen=True):
         return self if self.shown == (pane,) else replace(self, hidden=self.hidden | {pane})
 
     def is_beside(self, width: int) -> bool:
-        """Return whether the log is beside the queue on a screen of that width."""
         if width < BESIDE_FROM or not {"queue", "log"} <= set(self.shown):
             return False
         return self.log == "beside" or (self.log == "auto" and width >= BESIDE_BY_ITSELF)
@@ -220,7 +219,6 @@ class Panes:
             self._screen.call_after_refresh(self._redraw)
 
     def action_grow(self, step: int) -> None:
-        """Move rows from the other panes to the focused one, or back."""
         pane = self.focused
         if pane is None or self.is_zoomed:
             return
@@ -241,7 +239,6 @@ class Panes:
         self._become(replace(self.layout, log="below" if self.layout.is_beside(width) else "beside"))
 
     def drag_edge(self, name: str | None, rows: int) -> None:
-        """Move the upper edge of a pane down by that many rows."""
         shown = self.layout.shown
         if self.is_beside:
             name = "queue"  # both have the same upper edge

@@ -167,7 +167,7 @@ class ContainerRead(Message, bubble=False):
 class ContainerScreen(JobScreen):
     """Page of a foreign container: owner, image, uptime, mounts and ports, and its log."""
 
-    BINDINGS: ClassVar = [*bindings((STOP_CONTAINER,)), *bindings((BACK,))]
+    BINDINGS: ClassVar = bindings((STOP_CONTAINER, BACK))
     DEFAULT_CSS = """
     ContainerScreen { layout: vertical; }
     ContainerScreen #log { height: 1fr; min-height: 4; }
@@ -304,9 +304,7 @@ class GpuProcessesScreen(JobScreen):
     """List of all processes on the GPUs. /proc is read on a thread, once for each reading of the process lists."""
 
     BINDINGS: ClassVar = [
-        *bindings(PROCESS_COMMANDS),
-        *bindings(FILTER_COMMANDS),
-        *bindings((BY_NAME["cancel"], BACK)),
+        *bindings((*PROCESS_COMMANDS, *FILTER_COMMANDS, BY_NAME["cancel"], BACK)),
         Binding("U", "back", "back", id="gpu_processes"),
     ]
     DEFAULT_CSS = "GpuProcessesScreen { layout: vertical; } GpuProcessesScreen #about { height: 2; }"
@@ -369,7 +367,6 @@ class GpuProcessesScreen(JobScreen):
         return row is not None and row.pid is not None
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
-        """Receive the snapshot; read the processes again if it has new process lists."""
         self._snapshot = snapshot
         if _lists_at(snapshot) != self._lists_at:
             self.ask()
@@ -514,18 +511,13 @@ class GpuProcessesScreen(JobScreen):
 
     @on(RowOpened)
     def action_open(self) -> None:
-        row, use, services = self.row(), self._services.foreign, self._services
+        row, use = self.row(), self._services.foreign
         if row is None:
             return
         if (job := self.subject()) is not None:
-
-            def follow(job_id: JobId) -> None:
-                self._follow(job_id)
-                self.app.call_later(self.dismiss)  # after the page above has closed
-
-            self.app.push_screen(services.pages.detail(services, self._snapshot, job.id, follow))
+            self.open_page(job, self._follow)
         elif row.container_id and use is not None:
-            self.app.push_screen(ContainerScreen(services, use, row.container_id, row.what))
+            self.app.push_screen(ContainerScreen(self._services, use, row.container_id, row.what))
         else:
             self.action_environment()
 
@@ -534,7 +526,6 @@ class GpuProcessesScreen(JobScreen):
             self.app.push_screen(ProcessPage(row, self._services.foreign))
 
     def action_end_process(self, name: str) -> None:
-        """Ask, and send the signal to the selected process; for a job's process, offer to cancel the job."""
         row, use = self.row(), self._services.foreign
         target = process_target(row) if row is not None else None
         if row is None or target is None or use is None:

@@ -214,7 +214,6 @@ class QueueController:
         self._redraw()
 
     def action_mark_all(self) -> None:
-        """Mark all shown jobs that have not ended; if all are marked, unmark them."""
         self.rows.match(float("inf"))
         self.rows.gather()
         self._toggle_marks(Marks.of(job for job in self.rows.shown if not job.state.is_terminal))
@@ -235,7 +234,6 @@ class QueueController:
         self._rearrange()
 
     def sort_by(self, column: str) -> None:
-        """Sort by a column; again: in reverse, then in the order of the plan."""
         if self.table.sheet is self.table.live:
             self.rows.sort_by(self.rows.sorting.by(column))
             self._rearrange()
@@ -437,7 +435,6 @@ class QueueEditor:
             self._screen.request(PlaceJobs(move.places))
 
     def action_edit(self) -> None:
-        """Open the form with the request of the job; an array must be unfolded first."""
         waiting = self._editable()
         if count(waiting) > 1:
             key = keymap_of(self._screen).key("fold")

@@ -157,7 +157,6 @@ class TimelineTable(LineTable[BarRowKey]):
                 return
 
     def action_bar(self, step: int) -> None:
-        """Select the next bar of this row, or the previous one, and show it."""
         bars = list(self.bars)
         if not bars:
             return
@@ -252,10 +251,7 @@ class TimelineScreen(OverlayScreen):
     """Timeline of the plan. Commands act on the job whose bar is selected."""
 
     BINDINGS: ClassVar = [
-        *bindings(JOB_COMMANDS),
-        *bindings(TIMELINE_COMMANDS),
-        *bindings(GPU_COMMANDS),
-        *bindings((BACK,)),
+        *bindings((*JOB_COMMANDS, *TIMELINE_COMMANDS, *GPU_COMMANDS, BACK)),
         Binding("T", "back", "back", id="timeline"),
     ]
     DEFAULT_CSS = """
@@ -317,7 +313,6 @@ class TimelineScreen(OverlayScreen):
 
     @on(events.ScreenResume)
     def tick(self) -> None:
-        """Advance the time, and request a new plan if it may have changed."""
         if not self.is_in_sight:
             return
         seen = self.view

@@ -49,8 +49,7 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
     """
 
     BINDINGS: ClassVar = [
-        *bindings(WHAT_IF_COMMANDS),
-        *bindings(FURTHER),
+        *bindings((*WHAT_IF_COMMANDS, *FURTHER)),
         Binding("y", "commit", id="yes"),
         Binding("n,q", "forget", id="no"),
     ]
@@ -121,7 +120,6 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
         self.tick()
 
     def tick(self) -> None:
-        """Update the time, and request a new forecast if the old one has expired."""
         now = self._services.clock.now()
         if self._base.is_old(self._snapshot, now) and self.pace.may_begin:
             self._base = ForecastBase(self._snapshot, now)
