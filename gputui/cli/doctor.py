@@ -114,7 +114,6 @@ def _guarded(name: str, area: Iterator[DoctorCheck]) -> Iterator[DoctorCheck]:
 
 
 def _of_service(options: Options) -> Iterator[DoctorCheck]:
-    """Check who answers at the socket, where users depend on it."""
     sockets, users = options.sockets, options.settings.access.users
     if found := checks.of_access(options.settings, (Path(UNITS) / SOCKET_UNIT).exists()):
         yield found

@@ -342,9 +342,7 @@ class Attendance(Struct, eq=False):
                     conversation.write_all(2 if is_error else 1, piece)
             except GputuiError as error:
                 self.status.say(str(error))
-        if job.state is not JobState.COMPLETED and not self.status.is_quiet:
-            self.status.say(wait.sentence(job))
-        return wait.exit_code(job)
+        return _end(self.status, job)
 
 
 def waiting_words(snapshot: Snapshot, job: Job, start: datetime | None, now: datetime) -> str:
@@ -375,29 +373,31 @@ def follow_output(backend: DirectBackend, job_id: JobId, status: Status) -> int:
                 [_] = wait.wait_for(backend, (job_id,))
                 stream = backend.log(job_id)
             print_log(stream)
-        return _end(backend, job_id, status)
+        return _end(status, *wait.wait_for(backend, (job_id,)))
     except KeyboardInterrupt:
         name = backend.job(job_id).shown_id
         backend.act(Cancel((job_id,)))
         status.say(f"job {name} is stopping; Ctrl-C again leaves at once")
     try:
-        _end(backend, job_id, status)
+        _end(status, *wait.wait_for(backend, (job_id,)))
     except KeyboardInterrupt:
         status.say(f"job {name} is still stopping: `gputui show {name}`")
     return INTERRUPTED
 
 
-def _end(backend: DirectBackend, job_id: JobId, status: Status) -> int:
-    [job] = wait.wait_for(backend, (job_id,))
+def _end(status: Status, job: Job) -> int:
     if job.state is not JobState.COMPLETED and not status.is_quiet:
         status.say(wait.sentence(job))
     return wait.exit_code(job)
 
 
-@click.command("attach", short_help="attach to a job again")
-@click.option(
+_detach_keys = click.option(
     "--detach-keys", "keys", metavar="KEYS", default=conversation.DEFAULT, help="Keys that leave the job running."
 )
+
+
+@click.command("attach", short_help="attach to a job again")
+@_detach_keys
 @click.argument("ids", type=OneJobId(), metavar="ID")
 @pass_session
 def attach(session: Session, keys: str, ids: tuple[Named, ...]) -> int:
@@ -435,9 +435,7 @@ If the terminal is lost, a waiting job is cancelled and a running one continues:
 @completing.with_options
 @click.option("-i", "--interactive", "stdin", is_flag=True, help="Pass on standard input.")
 @click.option("-t", "--tty", "is_tty", is_flag=True, help="Give the job a terminal.")
-@click.option(
-    "--detach-keys", "keys", metavar="KEYS", default=conversation.DEFAULT, help="Keys that leave the job running."
-)
+@_detach_keys
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing about the wait and the end.")
 @click.option("--host", is_flag=True, help="Run COMMAND as a process on the host, without a container.")
 @click.option("--anyway", is_flag=True, help="Queue it even if this server does not have such GPUs.")

@@ -251,8 +251,7 @@ def _above_zero(text: str) -> int:
     return number
 
 
-def _on_terminate(number: int, frame: object) -> NoReturn:
-    del number, frame
+def _on_terminate(*_: object) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the saving
     raise Stopped
 

@@ -22,9 +22,7 @@ from msgspec.structs import replace
 from gputui.config import present_directory
 from gputui.domain.errors import InputError, InputErrors
 from gputui.domain.job_spec import (
-    DEFAULT_BACKOFF,
     MAX_NAME,
-    NORMAL_PRIORITY,
     ContainerOptions,
     GpuRequest,
     Inherited,
@@ -313,6 +311,10 @@ def _check_places(spec: JobSpec, values: Mapping[str, Any], where: Callable[[str
                 raise InputError(error.what, where=where(key), hint=error.hint) from error
 
 
+_UNCHANGED = ("priority", "nice", "time_limit", "idle_timeout", "retries", "backoff", "gpu_memory_step", "comment")
+"""Fields of JobSpec that take the value of their key unchanged."""
+
+
 def _spec(
     values: Mapping[str, Any],
     image: str | None,
@@ -328,23 +330,16 @@ def _spec(
         name=values.get("name") or usual,
         tenant=values.get("tenant") or submitter.user,
         gpus=_gpus(values, where),
-        priority=values.get("priority", NORMAL_PRIORITY),
-        nice=values.get("nice", 0),
-        time_limit=values.get("time_limit"),
-        idle_timeout=values.get("idle_timeout"),
-        retries=values.get("retries", 0),
-        backoff=values.get("backoff", DEFAULT_BACKOFF),
         retry_on=tuple(dict.fromkeys(chain.from_iterable(values.get("retry_on", ())))),
-        gpu_memory_step=values.get("gpu_memory_step"),
         warning=values.get("signal"),
         after=tuple(dict.fromkeys(chain.from_iterable(values.get("after", ())))),
         after_any=tuple(dict.fromkeys(chain.from_iterable(values.get("after_any", ())))),
         begin_at=job_values.begin(values["begin"], where("begin"), submitter.now) if "begin" in values else None,
         preemptible=bool(values.get("preemptible")),
         inherited=submitter.inherited if image is None else None,
-        comment=values.get("comment", ""),
         options=_options(values, image is None, submitter, where),
         sweep=tuple(values.get("sweep", ())),
+        **{name: values[name] for name in _UNCHANGED if name in values},
     )
 
 

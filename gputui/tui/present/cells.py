@@ -52,6 +52,10 @@ VIOLET = Style(color=OTHER)
 GRAPH = Style(color=HISTORY)
 LIGHT_GREEN = Style(color=CALM)
 SICK_ROW = Style(color=INK, bgcolor=SICK, bold=True)
+ON_GROUND = Style(bgcolor=GROUND)
+ON_RAISED = Style(bgcolor=RAISED)
+ON_PICKED = Style(bgcolor=PICKED)
+ON_PICKED_FAINT = Style(bgcolor=PICKED_FAINT)
 JOB_STYLES: dict[JobState, Style] = {
     JobState.PENDING: PLAIN,
     JobState.CONFIGURING: AMBER,
@@ -286,10 +290,9 @@ def block_bar(share: float, room: int, style: Style, *, is_hatched: bool = False
     whole, part = divmod(max(eighths, int(share > 0)), 8)
     filled = "█" * whole + (_PARTS[part] if part else "")
     rest = ("░" if is_hatched else " ") * (room - len(filled))
-    return ((filled + rest, style + _BEHIND),)
+    return ((filled + rest, style + ON_RAISED),)
 
 
-_BEHIND = Style(bgcolor=RAISED)
 _PERCENT = re.compile(r"[,:]?\s*\b(\d{1,3})\s?%")
 _WORK = 7
 

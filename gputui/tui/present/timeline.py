@@ -29,7 +29,6 @@ from gputui.tui.present.cells import (
     GREEN,
     HEAD,
     INK,
-    OTHER,
     OVERRUN,
     PLAIN,
     PLANNED,
@@ -37,6 +36,7 @@ from gputui.tui.present.cells import (
     RUNS,
     STRONG,
     TRACK,
+    VIOLET,
     WARN,
     Cell,
     Span,
@@ -107,8 +107,6 @@ _RUNS = Style(color=GOOD, bgcolor=RUNS)
 _OVERRUN = Style(color=BAD, bgcolor=OVERRUN)
 _PLANNED = Style(color=INK, bgcolor=PLANNED)
 _HEAD = Style(color=WARN, bgcolor=HEAD)
-_WINDOW = Style(color=OTHER)
-_NOW = Style(color=WARN)
 
 
 class Drawn(Struct, frozen=True):
@@ -133,9 +131,9 @@ def gpu_row(drawn: Drawn, bars: Sequence[Bar], view: GpuView | None = None) -> C
     for window in drawn.windows:
         if view is not None and view.gpu.uuid in window.gpus:
             first, last = scale.cell(window.start), scale.cell(window.end)
-            canvas.fill(first, last, KEPT, _WINDOW)
-            canvas.label(first, last, taken, plain(window.name, 40), _WINDOW)
-    canvas.put(now, "│", _NOW)
+            canvas.fill(first, last, KEPT, VIOLET)
+            canvas.label(first, last, taken, plain(window.name, 40), VIOLET)
+    canvas.put(now, "│", AMBER)
     for bar, place in zip(bars, places, strict=True):
         _paint(canvas, drawn, bar, *place)
     return canvas.spans()
@@ -160,7 +158,7 @@ def axis(scale: Scale, now: int) -> Cell:
         if x + len(words) <= scale.cells and not hidden:
             canvas.write(x, words, DIM)
     if is_seen:
-        canvas.write(now, "│now", _NOW)
+        canvas.write(now, "│now", AMBER)
     return canvas.spans()
 
 
@@ -171,7 +169,7 @@ def legend(room: int = 10_000) -> Cell:
         ("├──", _PLANNED, "planned"),
         ("╞══", _HEAD, "head's reservation"),
         ("≈≈", _OVERRUN, "overrun"),
-        (KEPT * 2, _WINDOW, "window"),
+        (KEPT * 2, VIOLET, "window"),
         (DRAINED * 2, DIM, "drained"),
         (OTHERS * 2, DIM, "others"),
         (UNKNOWN * 2, DIM, "unknown"),

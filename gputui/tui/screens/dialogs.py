@@ -150,7 +150,6 @@ class ScrollingDialog(Dialog[None]):
         self.call_after_refresh(self.show_lines)
 
     def show_lines(self) -> None:
-        """Lay the lines out for the available room, if the box still exists."""
         if self.is_attached:
             lines = self.query_one(CellLines)
             lines.fill(self.lines(lines.size.width or min(self.app.size.width * 9 // 10, _WIDEST) - _FRAME))

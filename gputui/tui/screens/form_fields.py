@@ -43,8 +43,8 @@ from gputui.tui.present.cells import (
     BLUE,
     DIM,
     GREEN,
+    ON_RAISED,
     PLAIN,
-    RAISED,
     RED,
     Cell,
     Span,
@@ -97,7 +97,6 @@ LABEL = 13
 """Cells of a field's label, with at least one blank after it."""
 LEAST_ROOM = 74
 """Cells of a field on the smallest screen."""
-_RAISED = Style(bgcolor=RAISED)
 
 
 class TextField(PasteInput):
@@ -239,7 +238,7 @@ class FieldRow(Horizontal):
         elif y <= len(self._notes):
             spans = [(" " * LABEL, DIM), (self._notes[y - 1], RED if self.is_wrong else DIM)]
         width = self.size.width
-        return Strip(segments(fitted(tuple(spans), width), _RAISED)).adjust_cell_length(width, _RAISED)
+        return Strip(segments(fitted(tuple(spans), width), ON_RAISED)).adjust_cell_length(width, ON_RAISED)
 
 
 class Fold(Static, can_focus=True):
@@ -516,7 +515,6 @@ def _named(views: Iterable[GpuView], snapshot: Snapshot) -> str:
 
 
 def start_line(found: Prospect | None, snapshot: Snapshot, *, is_held: bool = False) -> Cell:
-    """Return the line on the job's start and the jobs that it would delay."""
     if is_held:
         return (("Start ", DIM), ("held: it waits until it is released", AMBER))
     if found is None:

@@ -546,7 +546,6 @@ class Reserve(Dialog[None]):
         self._typed()
 
     def on_unmount(self) -> None:
-        """Release the queue: the screen may stay in memory for a while."""
         self._snapshot = EMPTY
 
     @property

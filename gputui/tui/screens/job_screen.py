@@ -255,7 +255,6 @@ class OverlayScreen(GpuScreen):
 
 
 def _what_cancel_does(asked: Sequence[Job], snapshot: Snapshot) -> str:
-    """Return what it does to these jobs, as they are in the snapshot."""
     jobs = [job if job.runs else snapshot.job(job.id) or job for job in asked]
     running = sum(job.state.is_active for job in jobs)
     ended = sum(job.state.is_terminal for job in jobs)

@@ -340,7 +340,6 @@ class LogPane(LogView):
         self._selects = False
 
     async def on_click(self, event: events.Click) -> None:
-        """Pin the log when its title is clicked; list its commands at a right click."""
         if event.button == RIGHT:
             self.post_message(MenuAsked(event.screen_offset))
         if event.y == 0 and event.button == 1 and not self.was_dragged:

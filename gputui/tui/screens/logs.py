@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
+from msgspec import Struct
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -39,37 +40,32 @@ REST = 0.2
 """Seconds for which the cursor must rest on a job before its log is opened."""
 
 
-class LogController:
+class LogController(Struct, eq=False):
     """Shows the log of the job under the cursor, unless one is pinned."""
 
-    def __init__(
-        self,
-        screen: JobScreen,
-        services: Services,
-        pane: LogPane,
-        job_of: Callable[[JobId], Job | None],
-        show_pane: Callable[[], None],
-        look_at: Callable[[Job | None], None],
-    ) -> None:
-        self._screen = screen
-        self._services = services
-        self._pane = pane
-        self._job_of = job_of
-        self._show_pane = show_pane
-        self._look_at = look_at
-        """Records that a job was viewed."""
-        self._timer: Timer | None = None
-        self._is_late = False
-        """True if the cursor rested on another job while another screen was in front."""
-        self.followed: LogOf | None = None
-        """Log that is shown."""
-        self._attempt = 0
-        """Number of the displayed attempt; 0 before the first."""
-        self.conditions: dict[str, Predicate] = {
+    _screen: JobScreen
+    _services: Services
+    _pane: LogPane
+    _job_of: Callable[[JobId], Job | None]
+    _show_pane: Callable[[], None]
+    _look_at: Callable[[Job | None], None]
+    """Records that a job was viewed."""
+    _timer: Timer | None = None
+    _is_late: bool = False
+    """True if the cursor rested on another job while another screen was in front."""
+    followed: LogOf | None = None
+    """Log that is shown."""
+    _attempt: int = 0
+    """Number of the displayed attempt; 0 before the first."""
+
+    @property
+    def conditions(self) -> dict[str, Predicate]:
+        subject = self._screen.subject
+        return {
             "attempt": lambda step: self._other_attempt(int(str(step))) is not None,
-            "error": lambda _: bool((job := screen.subject()) and job.attempts),
-            "pin_log": lambda _: bool((job := screen.subject()) and job.attempts),
-            "attempts": lambda _: bool((job := screen.subject()) and len(job.attempts) > 1),
+            "error": lambda _: bool((job := subject()) and job.attempts),
+            "pin_log": lambda _: bool((job := subject()) and job.attempts),
+            "attempts": lambda _: bool((job := subject()) and len(job.attempts) > 1),
         }
 
     def follow(self, job_id: JobId, attempt: int | None = None) -> None:
@@ -98,7 +94,6 @@ class LogController:
         return self.followed is not None and self.followed.job_id == job_id
 
     def _why_none(self, job: Job) -> str:
-        """Return text for a log that is empty because no attempt has started."""
         words = f"Job {job.shown_id} has not started"
         reason = self._screen.snapshot.reasons.get(job.id)
         return f"{words}: {plain(reason.local(self._services.clock.now()), 300)}" if reason else f"{words}."
@@ -169,7 +164,6 @@ class LogController:
             self.follow(log.job_id, log.attempt)
 
     def _other_attempt(self, step: int) -> LogOf | None:
-        """Return another attempt of the subject, relative to the displayed one."""
         job = self._screen.subject()
         if job is None:
             return None

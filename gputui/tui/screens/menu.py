@@ -135,7 +135,6 @@ _FRAME, _MARK = 4, 2
 
 
 def open_menu(screen: Screen[Any], title: str, commands: Sequence[Command], at: Offset) -> None:
-    """Open a menu of these commands on a screen, and run the chosen one there."""
 
     def chosen(number: int) -> None:
         if (place := place_of(commands[number], screen)) is not None:

@@ -224,7 +224,6 @@ class Detail(JobScreen):
         return snapshot.entry(self._last_id)
 
     def _fill(self, job: Job) -> None:
-        """Fill the page, and show the end of the log beside it, or below it if there is room."""
         is_wide = self.size.width >= _BESIDE_FROM
         self.set_class(is_wide and started_attempt(job) > 0, "-beside")
         room = self._body.size.width or self.size.width - _FRAME

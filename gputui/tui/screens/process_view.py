@@ -267,7 +267,6 @@ class GpuProcessTable(LineTable[str]):
         return view_cell(self._rows[key], column)
 
     def title_of(self, placed: PlacedColumn) -> str:
-        """Return the title, with an arrow if rows are sorted by it."""
         column = placed.column
         if column.key != self._order.column:
             return column.title

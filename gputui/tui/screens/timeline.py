@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from typing import ClassVar, TypeAlias
 
 from msgspec import Struct, field
-from rich.style import Style
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -22,7 +21,7 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.policy.whatif import Bar, Timeline, timeline
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.tui.commands import APP_COMMANDS, BACK, GPU_COMMANDS, JOB_COMMANDS, TIMELINE_COMMANDS, bindings
-from gputui.tui.present.cells import BLUE, DIM, GPU_STYLES, GROUND, RAISED, RED, Cell, Column, cell, fitted
+from gputui.tui.present.cells import BLUE, DIM, GPU_STYLES, GROUND, ON_RAISED, RED, Cell, Column, cell, fitted
 from gputui.tui.present.gpu_detail import several_graph_lines
 from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.present.timeline import (
@@ -48,7 +47,6 @@ from gputui.tui.widgets.status_bars import KeyBar
 
 BarRowKey: TypeAlias = tuple[str, int]
 """UUID of a GPU and number of its line, since jobs that share a GPU have a line each."""
-_RAISED = Style(bgcolor=RAISED)
 _PAST = 8
 """Fraction of the width that shows the past, as a divisor."""
 
@@ -231,7 +229,7 @@ class TimelineTable(LineTable[BarRowKey]):
         scale = self.scale
         label = fitted((("GPU", BLUE if self.has_focus else DIM),), self.placed[0].width if self.placed else 3)
         strip = self._strip(
-            [("▌" if self.has_focus else " ", BLUE)], [label, axis(scale, scale.cell(self._now))], _RAISED
+            [("▌" if self.has_focus else " ", BLUE)], [label, axis(scale, scale.cell(self._now))], ON_RAISED
         )
         return self._with_position(strip)
 
@@ -351,7 +349,6 @@ class TimelineScreen(OverlayScreen):
 
     @on(CursorMoved)
     def _show_selected(self) -> None:
-        """Show agenda, heading and keys, which depend on the selected bar."""
         view, table = self.view, self.table
         room = self.size.height - _OTHERS - max(1, len(table.keys)) - table.head
         now = self._services.clock.now()

@@ -21,10 +21,10 @@ from gputui.tui.commands import GRID_COMMANDS, MOVE_COMMANDS, bindings
 from gputui.tui.present.cells import (
     BLUE,
     DIM,
-    GROUND,
-    PICKED,
-    PICKED_FAINT,
-    RAISED,
+    ON_GROUND,
+    ON_PICKED,
+    ON_PICKED_FAINT,
+    ON_RAISED,
     STRONG,
     Cell,
     Column,
@@ -47,8 +47,6 @@ from gputui.tui.present.gpu import (
 )
 from gputui.tui.present.gpu_rows import GPU_COLUMNS, GpuNode, GpuPicture
 from gputui.tui.widgets.line_table import CursorMoved, LineTable, Rows, tell_click
-
-_RAISED = Style(bgcolor=RAISED)
 
 
 class GpuTable(LineTable[str]):
@@ -141,17 +139,14 @@ class GpuTable(LineTable[str]):
         if self.keys and self.are_closed:
             style = STRONG + BLUE if self.has_focus else DIM
             spans = [("▌" if self.has_focus else " ", BLUE), *node_titles(tuple(self.nodes.values()), style)]
-            strip = Strip(segments(spans, _RAISED)).adjust_cell_length(self.size.width, _RAISED)
+            strip = Strip(segments(spans, ON_RAISED)).adjust_cell_length(self.size.width, ON_RAISED)
             return self._with_position(strip)
         if self.keys:
             return super()._titles()
-        words = segments([(" GPU", BLUE if self.has_focus else DIM)], _RAISED)
-        return Strip(words).adjust_cell_length(self.size.width, _RAISED)
+        words = segments([(" GPU", BLUE if self.has_focus else DIM)], ON_RAISED)
+        return Strip(words).adjust_cell_length(self.size.width, ON_RAISED)
 
 
-_GROUND = Style(bgcolor=GROUND)
-_PICKED = Style(bgcolor=PICKED)
-_PICKED_FAINT = Style(bgcolor=PICKED_FAINT)
 _GAP: Span = (" ", Style())
 _MARK: Span = ("▌", BLUE)
 
@@ -320,17 +315,17 @@ class GpuCards(Rows, can_focus=True):
         layout, inside = self._arrangement, y - self.head
         if inside < 0:
             title = [_GAP, *compact_title(layout.width - 2), _GAP]
-            strip = Strip(segments(title * layout.across, _RAISED)).adjust_cell_length(self.size.width, _RAISED)
+            strip = Strip(segments(title * layout.across, ON_RAISED)).adjust_cell_length(self.size.width, ON_RAISED)
             return self._with_position(strip)
         band, line = divmod(inside, layout.height)
         drawn: list[Segment] = []
         for tile in self._tiles[band * layout.across : (band + 1) * layout.across]:  # there are no others than fit
-            ground = _RAISED if line == 0 and layout.kind == "cards" else _GROUND
+            ground = ON_RAISED if line == 0 and layout.kind == "cards" else ON_GROUND
             if line == 0 and tile.picked:
-                ground = _PICKED if self.has_focus else _PICKED_FAINT
+                ground = ON_PICKED if self.has_focus else ON_PICKED_FAINT
             mark = _MARK if tile.picked and self.has_focus else _GAP
-            drawn += [*segments([mark, *tile.lines[line]], ground), *segments([_GAP], _GROUND)]
-        strip = Strip(drawn).adjust_cell_length(self.size.width, _GROUND)
+            drawn += [*segments([mark, *tile.lines[line]], ground), *segments([_GAP], ON_GROUND)]
+        strip = Strip(drawn).adjust_cell_length(self.size.width, ON_GROUND)
         return self._with_position(strip) if y == 0 else strip
 
     def _with_position(self, strip: Strip) -> Strip:
@@ -339,7 +334,7 @@ class GpuCards(Rows, can_focus=True):
         last = min(self.top + self.height, len(self.keys))
         words = f" {self.top + 1}–{last} of {plural(len(self.keys), 'GPU')} "
         room = self.size.width - len(words)
-        return Strip([*strip.crop(0, room), Segment(words, _RAISED + DIM)], self.size.width)
+        return Strip([*strip.crop(0, room), Segment(words, ON_RAISED + DIM)], self.size.width)
 
 
 class GpuGrid(Vertical):

@@ -265,7 +265,6 @@ class JobTable(SectionedTable[Key], Grip):
             self._cursors[self.sheet.name] = self.cursor
             self.sheet = sheet
             self.cursor, self.top = self._cursors.get(sheet.name), 0
-            self.rearrange()
             self.lay_again()
 
     def lay_again(self) -> None:
@@ -323,7 +322,6 @@ class JobTable(SectionedTable[Key], Grip):
             self.post_message(RowOpened())
 
     def _settle_head(self) -> None:
-        """Show the line of tabs if there is room, or if another tab or a state is shown."""
         wanted = 2 if self.size.height >= ROOM_FOR_TABS or self.sheet is not self.live or bool(self._state()) else 1
         if wanted != self.head:
             self.head = wanted

@@ -24,8 +24,10 @@ from gputui.tui.present.cells import (
     DIM,
     FAINT,
     GROUND,
-    PICKED,
-    PICKED_FAINT,
+    ON_GROUND,
+    ON_PICKED,
+    ON_PICKED_FAINT,
+    ON_RAISED,
     RAISED,
     STRONG,
     TRACK,
@@ -164,7 +166,6 @@ class CellLines(Widget):
         return Strip(segments(fitted(line, room), self._ground)).adjust_cell_length(room, self._ground)
 
 
-_GROUND = Style(bgcolor=GROUND)
 _MARGIN: Span = (" ", Style())
 
 
@@ -252,13 +253,10 @@ class Page(Rows, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         line = self._shown[y] if y < len(self._shown) else []
-        return Strip(segments([_MARGIN, *line], _GROUND)).adjust_cell_length(self.size.width, _GROUND)
+        return Strip(segments([_MARGIN, *line], ON_GROUND)).adjust_cell_length(self.size.width, ON_GROUND)
 
 
 K = TypeVar("K")
-_RAISED = Style(bgcolor=RAISED)
-_PICKED = Style(bgcolor=PICKED)
-_PICKED_FAINT = Style(bgcolor=PICKED_FAINT)
 _GAP = " "
 
 
@@ -330,7 +328,7 @@ class LineTable(Rows, Generic[K], can_focus=True):
         return None
 
     def heading(self, y: int) -> Strip:
-        return Strip.blank(self.size.width, _RAISED)
+        return Strip.blank(self.size.width, ON_RAISED)
 
     def columns(self) -> tuple[Column, ...]:
         return self.COLUMNS
@@ -522,7 +520,6 @@ class LineTable(Rows, Generic[K], can_focus=True):
         self.top = max(0, min(self.top, len(self.keys) - self.height))
 
     def _place(self) -> None:
-        """Move the view to the cursor if it follows that, and to rows that there are."""
         if self._is_followed:
             self._bring_into_sight()
         self._clamp()
@@ -537,12 +534,12 @@ class LineTable(Rows, Generic[K], can_focus=True):
         line = self._lines[row] if row < len(self._lines) else _BLANK
         if not line.cells:
             if self.keys or not self.size.width:
-                return Strip.blank(self.size.width, _GROUND)
+                return Strip.blank(self.size.width, ON_GROUND)
             spans: list[Span] = [(_GAP, DIM)]
             if row < len(self._empty):
                 spans += fitted(self._empty[row], self.size.width - 1)
-            return Strip(segments(spans, _GROUND)).adjust_cell_length(self.size.width, _GROUND)
-        ground = (_PICKED if self.has_focus else _PICKED_FAINT) if line.picked else _GROUND
+            return Strip(segments(spans, ON_GROUND)).adjust_cell_length(self.size.width, ON_GROUND)
+        ground = (ON_PICKED if self.has_focus else ON_PICKED_FAINT) if line.picked else ON_GROUND
         picked = line.picked and self.has_focus and line.lead == _GAP
         return self._strip([("▌" if picked else line.lead, BLUE)], line.cells, ground)
 
@@ -553,14 +550,14 @@ class LineTable(Rows, Generic[K], can_focus=True):
     def _titles(self) -> Strip:
         style = STRONG + BLUE if self.has_focus else DIM
         cells = [fitted(((self.title_of(p), style),), p.width, right=p.column.right) for p in self.placed]
-        return self._with_position(self._strip([("▌" if self.has_focus else _GAP, BLUE)], cells, _RAISED))
+        return self._with_position(self._strip([("▌" if self.has_focus else _GAP, BLUE)], cells, ON_RAISED))
 
     def _with_position(self, strip: Strip) -> Strip:
         words = self.position_words()
         if words and not self.has_cursor_in_sight:
             words = f" cursor in row {self._row + 1:,} ·{words}"
         room = self.size.width - len(words)
-        return Strip([*strip.crop(0, room), Segment(words, _RAISED + DIM)], self.size.width) if words else strip
+        return Strip([*strip.crop(0, room), Segment(words, ON_RAISED + DIM)], self.size.width) if words else strip
 
     def position_words(self) -> str:
         if len(self.keys) <= self.height:

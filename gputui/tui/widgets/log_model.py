@@ -14,7 +14,7 @@ from textual.strip import Strip
 
 from gputui.domain.log_errors import error_in
 from gputui.domain.text import ELLIPSIS, plural
-from gputui.tui.present.cells import AMBER, DIM, GROUND, PICKED, RED_STRONG, WARN, Span, segments
+from gputui.tui.present.cells import AMBER, DIM, GROUND, ON_GROUND, ON_PICKED, RED_STRONG, WARN, Span, segments
 from gputui.tui.present.log import MOST, highlighted, log_spans, stamp_words, without_stamp
 from gputui.tui.widgets.log_follower import TAIL, EarlierLines
 from gputui.tui.widgets.log_lines import Finder, LogLines
@@ -398,8 +398,6 @@ class LogModel:
         return [number for number in numbers if self.lines.holds(number)]
 
 
-_GROUND = Style(bgcolor=GROUND)
-_SELECTED = Style(bgcolor=PICKED)
 _FOUND = Style(color=GROUND, bgcolor=WARN, bold=True)
 _KEPT = Style(underline=True, bold=True)
 STRIPS = 500
@@ -432,9 +430,9 @@ class LogPainter(Struct, eq=False):
         return max(1, -(-strip.cell_length // self._room))
 
     def row(self, row: VisibleRow, *, selected: bool, marked: bool) -> Strip:
-        ground = _SELECTED if selected else _GROUND
+        ground = ON_PICKED if selected else ON_GROUND
         if not self.lines.holds(row.number):
-            return Strip.blank(self.width, _GROUND)
+            return Strip.blank(self.width, ON_GROUND)
         strip, is_error = self._drawn(row.number, selected=selected)
         start = row.part * self._room if self.wraps else self.left
         shown = strip.crop(start, start + self._room) if self._room > 0 else strip
@@ -447,7 +445,7 @@ class LogPainter(Struct, eq=False):
     def rest(self, line: bytes) -> Strip:
         """Return the row of a line that has not ended yet; long ones are cut."""
         spans = [(" ", DIM), *log_spans(without_stamp(line) if self.lines.is_stamped else line)]
-        return Strip(segments(spans, _GROUND)).adjust_cell_length(self.width, _GROUND)
+        return Strip(segments(spans, ON_GROUND)).adjust_cell_length(self.width, ON_GROUND)
 
     @property
     def _room(self) -> int:
@@ -479,7 +477,7 @@ class LogPainter(Struct, eq=False):
             spans.insert(0, (stamp_words(raw), DIM))
         if len(raw) >= MOST:  # the rest was not kept
             spans.append((ELLIPSIS, DIM))
-        drawn = Strip(segments(spans, _SELECTED if selected else _GROUND)), error_in(text) is not None
+        drawn = Strip(segments(spans, ON_PICKED if selected else ON_GROUND)), error_in(text) is not None
         self.strips[number, selected] = drawn
         while len(self.strips) > STRIPS:
             self.strips.popitem(last=False)

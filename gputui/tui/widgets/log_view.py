@@ -19,7 +19,7 @@ from gputui.domain.job import Job
 from gputui.domain.text import plain, plural
 from gputui.tui.commands import LOG_COMMANDS, LOG_JOB_COMMANDS, MOVE_COMMANDS, bindings, named
 from gputui.tui.keymap import keymap_of
-from gputui.tui.present.cells import AMBER, BLUE, DIM, GROUND, PLAIN, RAISED, RED, STRONG, Cell, Span, fitted, segments
+from gputui.tui.present.cells import AMBER, BLUE, DIM, ON_GROUND, PLAIN, RED, STRONG, Cell, Span, fitted, segments
 from gputui.tui.present.status import wrapped
 from gputui.tui.progress import IsWanted, LatestWorker, log_pace
 from gputui.tui.widgets.line_table import Grip, Wheel
@@ -231,8 +231,6 @@ class LogLoader:
 
 
 _KEYS_SHOWN = named("error pin_log logs pause_log log_search log_only log_times save_log")
-_GROUND = Style(bgcolor=GROUND)
-_RAISED = Style(bgcolor=RAISED)
 _SIDE = 16
 _LOOK = 0.008
 """Seconds of searching at a time, before keys and everything else get their turn."""
@@ -476,7 +474,7 @@ class LogView(Grip, Wheel, can_focus=True):
                 keys = [((f" {command.first_key:<8} ", BLUE), (command.help, DIM)) for command in shown]
                 lines += self._ways or keys
         spans: list[Span] = [(" ", DIM), *fitted(lines[y] if y < len(lines) else (), max(0, self.size.width - 1))]
-        return Strip(segments(spans, _GROUND)).adjust_cell_length(self.size.width, _GROUND)
+        return Strip(segments(spans, ON_GROUND)).adjust_cell_length(self.size.width, ON_GROUND)
 
     def _no_lines(self) -> tuple[str, Style]:
         if self._waits:

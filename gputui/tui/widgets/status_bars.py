@@ -10,7 +10,6 @@ from functools import cache
 from typing import Any, ClassVar, cast
 
 from msgspec import Struct, field
-from rich.style import Style
 from textual import events
 from textual.app import App, ComposeResult
 from textual.containers import Horizontal, Vertical
@@ -34,9 +33,9 @@ from gputui.tui.notifications import Notification
 from gputui.tui.present.cells import (
     BLUE,
     DIM,
-    GROUND,
+    ON_GROUND,
+    ON_RAISED,
     PLAIN,
-    RAISED,
     SEVERITY_MARKS,
     SEVERITY_STYLES,
     STRONG,
@@ -49,7 +48,6 @@ from gputui.tui.present.cells import (
     width_of,
 )
 
-_RAISED = Style(bgcolor=RAISED)
 FOCUSED, UNFOCUSED = "━", "─"
 
 
@@ -63,7 +61,7 @@ def title_line(spans: Sequence[Span], room: int, *, has_focus: bool, right: str 
     line = list(spans)
     if rule > 0:
         line += [(" ", PLAIN), ((FOCUSED if has_focus else UNFOCUSED) * rule, BLUE if has_focus else TRACK)]
-    return Strip(segments(fitted((*line, *end), room), _RAISED), room)
+    return Strip(segments(fitted((*line, *end), room), ON_RAISED), room)
 
 
 _NAMED = "|".join(sorted((re.escape(name) for name in NAMES.values() if len(name) > 1), key=len, reverse=True))
@@ -121,7 +119,6 @@ STAYS = {"information": 5.0, "warning": 10.0}
 """Seconds for which a message stays; an error stays until a key or a newer message."""
 _ROOM_FOR_WORDS = 100
 """Cells from which a text that is cut says in words how to read the rest."""
-_GROUND = Style(bgcolor=GROUND)
 
 
 class Messages(Struct, eq=False):
@@ -225,7 +222,7 @@ class MessageLine(Widget):
         return ((mark, style), (fit(text, max(0, min(width(text), room - len(mark + hint)))), words), (hint, DIM))
 
     def render_line(self, y: int) -> Strip:
-        return Strip(segments([(" ", DIM), *self._shown], _GROUND)).adjust_cell_length(self.size.width, _GROUND)
+        return Strip(segments([(" ", DIM), *self._shown], ON_GROUND)).adjust_cell_length(self.size.width, ON_GROUND)
 
 
 def line_of(screen: Screen[Any]) -> MessageLine:
@@ -261,7 +258,7 @@ class StatusBar(Widget):
     def render_line(self, y: int) -> Strip:
         room = max(0, self.size.width - len(self.time) - 3)
         spans: list[Span] = [(" ", DIM), *fitted(self._words, room), (f" {self.time} ", DIM)]
-        return Strip(segments(spans, _RAISED)).adjust_cell_length(self.size.width, _RAISED)
+        return Strip(segments(spans, ON_RAISED)).adjust_cell_length(self.size.width, ON_RAISED)
 
 
 class SummaryBar(Widget):
@@ -294,7 +291,7 @@ class SummaryBar(Widget):
 
     def render_line(self, y: int) -> Strip:
         spans: list[Span] = [(" ", DIM), *fitted(self._line, max(0, self.size.width - 1))]
-        return Strip(segments(spans, _GROUND)).adjust_cell_length(self.size.width, _GROUND)
+        return Strip(segments(spans, ON_GROUND)).adjust_cell_length(self.size.width, ON_GROUND)
 
 
 class KeyBar(Widget):
@@ -346,7 +343,7 @@ class KeyBar(Widget):
         for x, command in self._places():
             spans += [(" " * (x - at), DIM), (command.first_key, STRONG + BLUE), (f" {command.title}", DIM)]
             at = x + _length(command)
-        return Strip(segments(spans, _RAISED)).adjust_cell_length(self.size.width, _RAISED)
+        return Strip(segments(spans, ON_RAISED)).adjust_cell_length(self.size.width, ON_RAISED)
 
 
 def _length(command: Command) -> int:
