@@ -257,13 +257,10 @@ def _remember(found: dict[str, T], key: str, value: T) -> None:
 class KubeMirror:
     """Jobs, pods, nodes, warnings and workloads, as far as the user may see them."""
 
-    def __init__(
-        self, server: ApiServer, rights: KubeSite, namespace: str, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, server: ApiServer, rights: KubeSite, namespace: str) -> None:
         self._server = server
         self._site = rights
         self._namespace = namespace
-        self._monotonic = monotonic
         self._listed_at: float | None = None
         self._heard_at = 0.0
         core, kueue = "/api/v1", rights.kueue
@@ -288,7 +285,7 @@ class KubeMirror:
 
     def refresh(self) -> object:
         """Bring the copy up to date; return a token that changes with it. Raises ClusterError."""
-        now = self._monotonic()
+        now = time.monotonic()
         if self._listed_at is None:
             self._list()
         elif not self.jobs.is_watching and now - self._listed_at > FRESH:
@@ -297,7 +294,7 @@ class KubeMirror:
                 reflector.start()
         elif self.jobs.is_watching and now - self._heard_at > _SILENCE:
             self._server.get("/version")
-            self._heard_at = self._monotonic()
+            self._heard_at = time.monotonic()
         for is_needed, reflector in self._reflectors():
             error = reflector.error if reflector.is_watching else None
             if error is not None and (is_needed or not _is_forbidden(error)):
@@ -355,7 +352,7 @@ class KubeMirror:
             except ApiRefusedError as error:
                 if is_needed or not _is_forbidden(error):
                     raise
-        self._listed_at = self._heard_at = self._monotonic()
+        self._listed_at = self._heard_at = time.monotonic()
 
     def _reflectors(self) -> Iterator[tuple[bool, Kinds]]:
         """Yield the copies that the user may have, each with whether nothing works without it."""

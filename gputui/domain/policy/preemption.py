@@ -232,8 +232,7 @@ def leaves_at(job: Job, settings: Settings) -> float | None:
 def preemption_cause(preemptor: Job) -> Cause:
     name = CLASSES[whole_class(preemptor.priority)]
     whose = f"{preemptor.shown_id} of {preemptor.spec.tenant}"
-    text = f"preempted for job {whose} (class {name}, priority {preemptor.priority})"
-    return Cause(CauseCode.PREEMPTED, text)
+    return Cause(CauseCode.PREEMPTED, f"preempted for job {whose} (class {name}, priority {preemptor.priority})")
 
 
 def is_making_way(job: Job) -> bool:
