@@ -70,7 +70,6 @@ def command(session: Session, as_json: bool, fix: bool, yes: bool) -> int:
 
 
 def lines(check: DoctorCheck) -> str:
-    """Return a check as lines of text: what was found, why it matters, and how to fix it."""
     written = [f"{check.level:<5} {plain(check.name):<11} {plain(check.text)}"]
     if check.why:
         written.append(f"{_INDENT}why: {plain(check.why)}")

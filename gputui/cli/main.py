@@ -284,7 +284,6 @@ def _open_console(session: Session, servers: Sequence[ServerSettings], *, read_o
 def owned_commands(
     options: Options, backend: Callable[[Caller], DirectBackend], refused: Callable[[Caller, str, str], None]
 ) -> RunCommand:
-    """Return what runs commands for the callers of a queue that this process owns."""
     from gputui.cli.owned import CommandsOfCallers  # once this process owns it
 
     return CommandsOfCallers(options, run, backend, refused)

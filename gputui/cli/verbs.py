@@ -59,7 +59,6 @@ def command_of(name: str) -> click.Command:
 
 
 def show_jobs(session: Session, backend: DirectBackend, verb: Verb[Job], ids: tuple[JobId, ...]) -> None:
-    """Print which of the jobs a verb would change, and which would start at another time."""
     check_known(backend.queue, ids)
     jobs = [job for job in jobs_of(backend.queue, ids) if verb.may(job)]
     first = f"would {verb.name}: {named(jobs)}" if jobs else "nothing would be changed"

@@ -47,7 +47,6 @@ class JobOption(Struct, frozen=True):
 
     @property
     def option(self) -> str:
-        """Long option, as on the command line."""
         return "--" + self.name.replace("_", "-")
 
     def written(self, value: Any) -> str:

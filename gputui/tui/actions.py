@@ -82,7 +82,6 @@ class _Words(dict[str, object]):
 
 
 def told(action: Action, done: Done, subject: str = "") -> str:
-    """Return the message about a result: about its jobs, or about the subject."""
     match action:
         case SubmitJobs():
             first, last = shown_id(done.ids[0]), shown_id(done.ids[-1])

@@ -457,7 +457,6 @@ def tone_of(row: GpuRow, name: str, share: float | None) -> Tone:
 
 
 def _judged(row: GpuRow, name: str, share: float) -> Tone:
-    """Return an alarm that has lasted, else the colour of the reading."""
     rules = row.look.rules
     if name == "utilization":
         usual = Tone(GREEN if share >= 0.5 else LIGHT_GREEN)  # utilisation from which green is bright

@@ -88,7 +88,6 @@ class Context(Struct, frozen=True):
 
     @classmethod
     def of(cls, screen: Screen[object], lacking: Lacking = ALL_THERE) -> Context:
-        """Return the context of a screen: its focus, and the commands that have a key there."""
         nodes = screen.focused.ancestors_with_self if screen.focused else (screen, screen.app)
         names = {binding.id for node in nodes for binding in bindings_of(node) if binding.id}
         without_key = {name for name, keys in keymap_of(screen).keys.items() if not keys}

@@ -186,7 +186,6 @@ class LogController(Struct, eq=False):
             self._screen.app.notify(f"{words}. {hint}")
 
     def action_logs(self) -> None:
-        """Show the pinned logs together; without any, the logs of the first running jobs."""
         jobs = self._screen.snapshot.jobs
         running = (LogOf(job.id) for job in jobs if job.started_at and job.state.is_active)
         self._show_together(self._services.pinned.logs or list(running)[:MOST_PINNED])

@@ -208,7 +208,6 @@ class MessageLine(Widget):
         return ((words(self._hint), BLUE),)
 
     def _cut(self, severity: str, text: str, more: int) -> Cell:
-        """Return the text, or its beginning and how to read the whole, and the number of others."""
         mark, room = SEVERITY_MARKS.get(severity, "· "), self.size.width - 2
         style = SEVERITY_STYLES.get(severity, PLAIN)
         words = PLAIN if severity == "information" else style
