@@ -73,7 +73,8 @@ def open_foreign(options: Options, backend: DirectBackend) -> ForeignUse | None:
     """Return actions on foreign processes and containers for a console; None for a cluster."""
     if not bootstrap.has_own_queue(options):
         return None
-    return open_foreign_use(options, partial(store_of, backend), is_read_only=options.settings.console.read_only)
+    is_read_only = options.settings.console.read_only
+    return open_foreign_use(options, partial(store_of, backend), is_read_only=is_read_only)
 
 
 def store_of(backend: DirectBackend) -> JobStore:

@@ -232,7 +232,8 @@ def leaves_at(job: Job, settings: Settings) -> float | None:
 def preemption_cause(preemptor: Job) -> Cause:
     name = CLASSES[whole_class(preemptor.priority)]
     whose = f"{preemptor.shown_id} of {preemptor.spec.tenant}"
-    return Cause(CauseCode.PREEMPTED, f"preempted for job {whose} (class {name}, priority {preemptor.priority})")
+    text = f"preempted for job {whose} (class {name}, priority {preemptor.priority})"
+    return Cause(CauseCode.PREEMPTED, text)
 
 
 def is_making_way(job: Job) -> bool:
