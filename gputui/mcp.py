@@ -282,7 +282,6 @@ class Tools(Struct, eq=False):
 
     def list_gpus(self, given: Any) -> str:
         """GPUs, their state, their use and the jobs on them; who you are here, and the limits of agents."""
-        del given
         about = self._about()
         you = {"user": about.caller.user, "role": about.caller.role}
         limits = {f"highest_{name}": value for name, value in asdict(about.agents).items() if value is not None}

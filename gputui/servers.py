@@ -429,7 +429,6 @@ class RemoteBackend:
         return merged([server.view() for server in self.servers], self._now())
 
     def act(self, action: Action, /, *, server: str = "", on_progress: object = None) -> Done:
-        del on_progress
         return self._send("act", action, server)
 
     def foresee(self, action: Action, /, *, server: str = "") -> Done:
@@ -508,7 +507,6 @@ class RemoteBackend:
 
     def undo(self, changes: Iterable[ServerChange], on_progress: object = None) -> list[tuple[ServerChange, str]]:
         """Undo changes, server by server; return each with the reason why it was not undone."""
-        del on_progress
         by_server: dict[str, list[ServerChange]] = {}
         for change in changes:
             by_server.setdefault(change.server, []).append(change)
@@ -559,7 +557,6 @@ class RemoteBackend:
         return self.of_job(job_id).ask(lambda queue: queue.measured(own_id(job_id)))
 
     def why_unread(self, job: Job) -> Mapping[int, str]:
-        del job
         return {}
 
     def images(self, server: str = "") -> Iterable[str]:

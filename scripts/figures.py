@@ -36,13 +36,13 @@ COMMANDS = {
 """Commands whose functions are counted, in a queue of seven held jobs without a scheduler."""
 LIMITS: Mapping[str, float] = {
     "files": 325,
-    "lines": 105_096,
-    "lines without optional parts": 91_538,
+    "lines": 104_960,
+    "lines without optional parts": 91_425,
     "functions": 7_511,
-    "lines per function": 13.99,
+    "lines per function": 13.97,
     "folders of more than 15 files": 5,
     "modules with one importer": 46,
-    "single-use functions of at most three lines, not tested alone": 111,
+    "single-use functions of at most three lines, not tested alone": 113,
     "lines that ask for a cluster outside the backends": 0,
     "declarations of hold": 1,
     "classes that refuse": 0,

@@ -44,7 +44,6 @@ def quiet(complete: _Completer) -> _Completer:
 
 
 def servers(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
-    del ctx, param
     with suppress(GputuiError, OSError):
         named = [(each.name, each.address or "this machine") for each in Session().options.settings.servers]
         return matching([*named, ("local", "this machine"), *([("all", "all of them")] if named else [])], incomplete)
@@ -54,7 +53,6 @@ def servers(ctx: click.Context, param: click.Parameter, incomplete: str) -> Item
 @quiet
 def gpus(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
     """Return the indices of GPUs, with their models; UUIDs for a word that begins like one."""
-    del param
     by_uuid = incomplete[:1].isalpha()
     found = ((gpu.uuid if by_uuid else str(gpu.index), gpu.model or "") for gpu in _known_gpus(ctx))
     return matching(found, incomplete)
@@ -71,7 +69,6 @@ def drained(ctx: click.Context, param: click.Parameter, incomplete: str) -> Item
 
 @quiet
 def nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
-    del param
     with opened(ctx) as (_, backend):
         found = backend.snapshots().read().nodes
         return matching(((node.name, plural(len(node.gpus), "GPU")) for node in found), incomplete)
@@ -80,7 +77,6 @@ def nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
 @quiet
 def models(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
     """Return the parts of the GPUs' model names, in lower case: `h100` of NVIDIA H100 80GB HBM3."""
-    del param
     words = {word: gpu.model for gpu in _known_gpus(ctx) if gpu.model for word in gpu.model.lower().split()}
     words.pop("nvidia", None)
     return matching(((word, words[word] or "") for word in sorted(words)), incomplete.lower())
@@ -88,7 +84,6 @@ def models(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items
 
 def states(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
     """Return states of jobs; in a list with commas the last one is completed."""
-    del ctx, param
     before, comma, last = incomplete.upper().rpartition(",")
     found = matching(((state.value, state.short) for state in JobState), last)
     for item in found:
@@ -98,7 +93,6 @@ def states(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items
 
 @quiet
 def reservations(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
-    del param
     with opened(ctx) as (_, backend):
         windows = backend.queue.controls().reservations
         return matching(((window.name, f"{window.start.astimezone():%b %d %H:%M}") for window in windows), incomplete)
@@ -106,7 +100,6 @@ def reservations(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
 @quiet
 def tenants(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
-    del param
     with opened(ctx) as (session, backend):
         names = {job.spec.tenant for job in backend.queue.jobs().values()}
         told = (*session.options.settings.policy.tenants, *backend.queue.controls().tenants)

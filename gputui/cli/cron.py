@@ -182,13 +182,11 @@ class RecurringIds(click.ParamType[tuple[JobId, ...]]):
     def convert(
         self, value: str | tuple[JobId, ...], param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[JobId, ...]:
-        del param, ctx
         return job_values.job_ids(value, "ID") if isinstance(value, str) else value
 
 
 @completing.quiet
 def _recurring(ctx: click.Context, param: click.Parameter, incomplete: str) -> completing.Items:
-    del param
     with completing.opened(ctx) as (_, backend):
         entries = backend.queue.recurring().values()
     words = ((str(each.id), f"{each.expression} {each.name or submission_words(each.submission)}") for each in entries)

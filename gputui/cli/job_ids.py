@@ -145,11 +145,9 @@ class JobIds(click.ParamType[tuple[Named, ...]]):
     def convert(
         self, value: str | tuple[Named, ...], param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[Named, ...]:
-        del param, ctx
         return parse(value, "ID") if isinstance(value, str) else value
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-        del param
         if is_elsewhere(ctx):
             return []
         session = ctx.find_object(Session)

@@ -145,11 +145,9 @@ def with_help(command: click.Command, ctx: click.Context) -> click.Command:
 
 class LazyGroup(CommandGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        del ctx
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        del ctx
         if cmd_name not in COMMANDS and cmd_name not in _GONE:
             return None
         if cmd_name in VERBS:

@@ -51,7 +51,6 @@ class RemoteCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read nothing: neither options nor `--` are for this process."""
-        del ctx, args
         return []
 
     def invoke(self, ctx: click.Context) -> int:

@@ -116,7 +116,6 @@ class CallersSession(Session, kw_only=True, eq=False, dict=True):
         return self.found
 
     def opened(self, options: Options) -> DirectBackend:
-        del options
         return self.open(self.caller)
 
     @property
@@ -128,7 +127,6 @@ class CallersSession(Session, kw_only=True, eq=False, dict=True):
 
     def store(self, *, is_local: bool = False) -> NoReturn:
         """Refuse: the store itself is not for callers."""
-        del is_local
         raise ParseLocallyError("this command opens the store itself")
 
     @contextmanager

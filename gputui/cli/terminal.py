@@ -154,7 +154,6 @@ def help_width() -> int:
 
 def print_help(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     """Print the help of a command, in place of click's own callback, and end the command."""
-    del param
     if value and not ctx.resilient_parsing:
         echo(ctx.get_help())
         ctx.exit()
