@@ -112,6 +112,8 @@ class ContainerRecord(Struct, frozen=True):
     """Total resources used; None while it runs, and if its control group is gone."""
     notes: tuple[str, ...] = ()
     """Sentences about an end that its cause does not tell."""
+    boot: str = ""
+    """Id of the boot in which it was created, of the machine of who did so; empty: not known."""
 
 
 class ForeignContainer(Struct, frozen=True):

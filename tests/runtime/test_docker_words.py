@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from gputui.domain.container import ContainerRecord, ContainerState, EngineGpus, Launch
 from gputui.domain.errors import Blame, Cause, CauseCode, RuntimeFault, RuntimeUnavailableError
@@ -21,6 +22,7 @@ from gputui.runtime.docker.engine import EngineFacts, GpuMode, read_facts
 from gputui.runtime.docker.logs import LogLimit, frames, limit_of, lines
 from gputui.runtime.docker.pull_process import PullProgress, pull_fault
 from gputui.runtime.docker.records import ContainerCache, Outages, container_record, foreign_of, parse_time
+from gputui.runtime.host_processes import boot_id
 from tests.cases import cases
 from tests.factories import NOW, spec, uuid
 
@@ -203,6 +205,11 @@ def test_invalid_mounts_are_refused(text: str) -> None:
         ),
         ("mkdir /var/lib/docker/overlay2/1: read-only file system", 500, CauseCode.RUNTIME_ERROR),
         ("something nobody has seen before", 500, CauseCode.RUNTIME_ERROR),
+        (
+            "task 8a4953c11730: already exists",
+            400,
+            CauseCode.RUNTIME_ERROR,
+        ),  # dockerd was killed in its start
     ],
 )
 def test_messages_of_the_engine_give_causes(text: str, status: int, code: CauseCode) -> None:
@@ -341,7 +348,7 @@ def test_ends_during_an_outage_are_judged(record: ContainerRecord, lost: bool) -
     outages.lost(NOW + timedelta(seconds=10))
     outages.lost(NOW + timedelta(seconds=12))
     outages.back(NOW + timedelta(seconds=20))
-    cause = outages.judge(record, None).cause
+    cause = outages.judge(record).cause
     assert cause is not None
     assert (cause.code is CauseCode.CONTAINER_LOST) is lost
 
@@ -350,23 +357,27 @@ def test_outages_of_an_engine() -> None:
     # an engine that hung and answers again was not restarted
     outages = Outages()
     outages.silent(NOW + timedelta(seconds=10))
-    assert outages.judge(ended(137, 15), None).cause == ended(137, 15).cause, "the call that is answered first judges"
+    assert outages.judge(ended(137, 15)).cause == ended(137, 15).cause, "the call that is answered first judges"
     outages.back(NOW + timedelta(seconds=20))
-    assert outages.judge(ended(137, 15), None).cause == ended(137, 15).cause
+    assert outages.judge(ended(137, 15)).cause == ended(137, 15).cause
     # an outage begins when the engine hangs
     outages = Outages()
     outages.silent(NOW + timedelta(seconds=10))
     outages.silent(NOW + timedelta(seconds=13))
     outages.lost(NOW + timedelta(seconds=18))
     outages.back(NOW + timedelta(seconds=20))
-    cause = outages.judge(ended(137, 12), None).cause
+    cause = outages.judge(ended(137, 12)).cause
     assert cause is not None
     assert cause.code is CauseCode.CONTAINER_LOST
     # ends by a reboot are recognised
-    judged = Outages().judge(ended(255, 15, CauseCode.NON_ZERO_EXIT), NOW + timedelta(seconds=14))
-    assert judged.cause is not None
-    assert judged.cause.code is CauseCode.CONTAINER_LOST
-    assert "machine" in judged.cause.text
+    unseen = ended(255, 15, CauseCode.NON_ZERO_EXIT)
+    for boot, is_local, lost in (("other", True, True), ("other", False, False), (boot_id(), True, False)):
+        judged = Outages(is_local=is_local).judge(replace(unseen, boot=boot)).cause
+        assert judged is not None
+        assert ("restart of the machine" in judged.text) is lost, boot
+    old = Outages(is_local=True).judge(unseen).cause  # by its time: an older gputui told no boot
+    assert old is not None
+    assert old.code is CauseCode.CONTAINER_LOST
 
 
 class Ended:

@@ -105,6 +105,18 @@ _INNERMOST = re.compile(r"\[Errno -?\d+\] ([^'\")]+)|\w\((?:\d+, )?'([^'\"()\[]+
 _TINI = re.compile(rb"\[FATAL tini \(\d+\)\] exec (.+?) failed: (.+)")
 
 
+_CUT_SHORT = (
+    r"rpc error|transport is closing|ttrpc: closed|error reading from server|connection (error|refused|reset)"
+    r"|broken pipe|context (canceled|deadline exceeded)|\beof\b|\btask \w+: already exists"
+)
+"""Errors after which dockerd does not know how far containerd or its shim got, or got before dockerd was killed."""
+
+
+def was_cut_short(error: str) -> bool:
+    """Return whether that error of a start leaves it open whether the command ran."""
+    return re.search(_CUT_SHORT, error.lower()) is not None
+
+
 def cause_of(text: str, *, status: int | None = None, exit_code: int | None = None) -> Cause:
     words = _tidy(text)
     lower = words.lower()
@@ -115,7 +127,8 @@ def cause_of(text: str, *, status: int | None = None, exit_code: int | None = No
     by_exit = {126: CauseCode.COMMAND_NOT_EXECUTABLE, 127: CauseCode.COMMAND_NOT_FOUND}
     if status == 400 and exit_code in by_exit:
         return Cause(by_exit[exit_code], words)
-    return Cause(CauseCode.BAD_SPEC if status == 400 else CauseCode.RUNTIME_ERROR, words)
+    is_wrong = status == 400 and not was_cut_short(words)
+    return Cause(CauseCode.BAD_SPEC if is_wrong else CauseCode.RUNTIME_ERROR, words)
 
 
 def cause_of_init(log_tail: bytes) -> Cause | None:

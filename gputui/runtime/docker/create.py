@@ -21,7 +21,7 @@ from gputui.domain.settings import RuntimeSettings
 from gputui.domain.text import parse_size
 from gputui.runtime.docker.connection import bad_spec
 from gputui.runtime.docker.engine import EngineFacts, GpuMode
-from gputui.runtime.host_processes import Account, ContainerUser, container_user
+from gputui.runtime.host_processes import Account, ContainerUser, boot_id, container_user
 
 T = TypeVar("T")
 _AS_THEY_ARE = {
@@ -307,6 +307,7 @@ GPUS = "gputui.gpus"
 SUBMITTER = "gputui.submitter"
 GUEST = "gputui.guest"
 """Label of jobs on an engine elsewhere: the machine of their scheduler."""
+BOOT = "gputui.boot"
 PROBE = "gputui.probe"
 """Label of a container that reads GPUs for a console; `records.is_probe` judges whether it is one."""
 USER = "user"
@@ -390,7 +391,7 @@ def _labels(launch: Launch, *, is_guest: bool) -> dict[str, str]:
     labels = {key: value for key, value in own if not key.startswith(_OURS)}
     labels |= {USER: launch.spec.tenant} if launch.spec.tenant else {}
     labels |= {STORE: launch.store_id, JOB: str(launch.job_id), ATTEMPT: str(launch.attempt)}
-    labels[GPUS] = ",".join(launch.gpus)
+    labels |= {GPUS: ",".join(launch.gpus), BOOT: boot_id()}
     # an image may have any label, which counts unless it is given here
     labels[GUEST] = socket.gethostname() if is_guest else ""
     labels[SUBMITTER] = "" if launch.submitter is None else str(launch.submitter)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
@@ -23,9 +23,10 @@ from gputui.domain.job_spec import EVERY_ADDRESS, PublishedPort
 from gputui.domain.policy.availability import CDI_KIND
 from gputui.domain.telemetry import Consumption
 from gputui.domain.text import plain
-from gputui.runtime.docker.connection import cause_of, cause_of_init
-from gputui.runtime.docker.create import ATTEMPT, GPUS, GUEST, JOB, PROBE, STORE, SUBMITTER, USER
+from gputui.runtime.docker.connection import cause_of, cause_of_init, was_cut_short
+from gputui.runtime.docker.create import ATTEMPT, BOOT, GPUS, GUEST, JOB, PROBE, STORE, SUBMITTER, USER
 from gputui.runtime.docker.engine import EngineJson, is_podman
+from gputui.runtime.host_processes import boot_id
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -87,6 +88,7 @@ def container_record(inspected: EngineJson, *, cause: Cause | None = None) -> Co
         is_suspended=state["Status"] == "paused",
         notes=(PART_OUT_OF_MEMORY,) if is_over and state.get("OOMKilled") and not state["ExitCode"] else (),
         ports=tuple(ports),
+        boot=labels.get(BOOT, ""),
     )
 
 
@@ -266,23 +268,12 @@ _INIT = "/sbin/docker-init"
 """Path at which dockerd mounts the init of a container."""
 _MAKES_MOUNT_POINTS = re.compile(r"(io\.containerd\.)?(runc|crun|nvidia)\b")
 """Runtimes that create missing mount points in the container's own file system, before they run anything."""
-_CUT_SHORT = re.compile(
-    r"rpc error|transport is closing|ttrpc: closed|error reading from server|connection (error|refused|reset)"
-    r"|broken pipe|context (canceled|deadline exceeded)|\beof\b",
-    re.IGNORECASE,
-)
-"""Errors after which dockerd does not know how far containerd or its shim got."""
 _MOST_EVENTS = 256
 """Number of events that dockerd remembers."""
 _LATE = timedelta(seconds=3)
 """Time after an end within which the engine writes its event: it waits for the output first."""
 _EARLIEST, _LATEST = timedelta(seconds=2), timedelta(minutes=1)
 """Times before and after a creation or an end at which a slow engine may write its event."""
-
-
-def was_cut_short(error: str) -> bool:
-    """Return whether that error of a start leaves it open whether the command ran."""
-    return bool(_CUT_SHORT.search(error))
 
 
 def never_ran(client: APIClient, inspected: EngineJson) -> bool:
@@ -367,6 +358,8 @@ class Outages(Struct, eq=False):
     closes, and is forgotten when it answers again.
     """
 
+    is_local: bool = False
+    """Whether the engine is this machine's, whose restart ends containers."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _windows: list[tuple[datetime, datetime | None]] = field(default_factory=list)
     _silent_since: datetime | None = None
@@ -391,11 +384,11 @@ class Outages(Struct, eq=False):
             if self._windows and self._windows[-1][1] is None:
                 self._windows[-1] = (self._windows[-1][0], now)
 
-    def judge(self, record: ContainerRecord, booted_at: datetime | None) -> ContainerRecord:
-        """Return the record, with the cause corrected if the engine or the machine ended the container."""
+    def judge(self, record: ContainerRecord) -> ContainerRecord:
+        """Return the record, with the cause corrected if the engine or its machine ended the container."""
         if not may_be_the_engines(record):
             return record
-        if booted_at and record.started_at and record.started_at < booted_at:
+        if self.is_local and was_before_boot(record):
             words = f"ended by a restart of the machine (exit code {record.exit_code})"
             return replace(record, cause=Cause(CauseCode.CONTAINER_LOST, words))
         at = record.ended_at
@@ -429,8 +422,6 @@ class ContainerCache(Struct, eq=False):
     outages: Outages = field(default_factory=Outages)
     ahead: timedelta = timedelta()
     """Time by which the engine's clock is ahead of this machine's."""
-    booted_at: datetime | None = None
-    """Boot time of this machine if the engine is local: the restart ended older containers."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _records: dict[str, ContainerRecord] = field(default_factory=dict)
     _foreign: dict[str, ForeignContainer | None] = field(default_factory=dict)
@@ -509,7 +500,7 @@ class ContainerCache(Struct, eq=False):
         It did not if only the connection was cut and it kept running.
         """
         record = replace(there, started_at=self._here(there.started_at), ended_at=self._here(there.ended_at))
-        judged = self.outages.judge(record, self.booted_at)
+        judged = self.outages.judge(record)
         at, own = there.ended_at, {"container": [record.id], "event": ["die"]}
         # with an event of the end, the exit code is the command's own
         if judged is record and record.exit_code == UNKNOWN_EXIT and not (at and _around(client, at, **own)):
@@ -521,7 +512,7 @@ class ContainerCache(Struct, eq=False):
         witness, self._witness = (self._witness, None) if judged is not record else (None, self._witness)
         if witness and remembers(client, witness):
             self.outages.deny()
-            return self.outages.judge(record, self.booted_at)
+            return self.outages.judge(record)
         return judged
 
     def foreign(
@@ -585,7 +576,7 @@ class ContainerCache(Struct, eq=False):
             self._records = {
                 key: record
                 for key, record in self._records.items()
-                if record.state is ContainerState.EXITED and self.outages.judge(record, self.booted_at) is record
+                if record.state is ContainerState.EXITED and self.outages.judge(record) is record
             }
 
     def _prune(self, kept: dict[str, Any], alive: set[str]) -> None:
@@ -605,10 +596,9 @@ def may_be_the_engines(record: ContainerRecord) -> bool:
     return record.exit_code in {*_STOPPED, UNKNOWN_EXIT} and record.cause is not None and record.cause.code in by_itself
 
 
-def boot_time() -> datetime | None:
-    """Return the boot time of this machine; None if /proc does not show it."""
-    try:
-        stat = Path("/proc/stat").read_text()
-        return datetime.fromtimestamp(int(stat.partition("\nbtime ")[2].split()[0]), UTC)
-    except (OSError, ValueError, IndexError):
-        return None
+def was_before_boot(record: ContainerRecord) -> bool:
+    """Return whether this machine was restarted since: by its boot, or by times for a container of an older gputui."""
+    if record.boot:
+        return record.boot != boot_id()
+    up = timedelta(seconds=time.clock_gettime(time.CLOCK_BOOTTIME))
+    return record.started_at is not None and record.started_at < datetime.now(UTC) - up

@@ -47,7 +47,7 @@ from gputui.domain.telemetry import Consumption
 from gputui.domain.text import format_duration
 from gputui.ports import Clock, EngineBook, LogStream
 from gputui.runtime.cgroups import ConsumptionReader
-from gputui.runtime.docker.connection import FIRST_PAUSE, Connection, SilentError, fault, is_missing
+from gputui.runtime.docker.connection import FIRST_PAUSE, Connection, SilentError, fault, is_missing, was_cut_short
 from gputui.runtime.docker.create import JOB, STORE, USER, create_request
 from gputui.runtime.docker.endpoint import Endpoint, tunnel_to
 from gputui.runtime.docker.engine import (
@@ -67,13 +67,11 @@ from gputui.runtime.docker.pull_process import credential_warnings, has_image, p
 from gputui.runtime.docker.records import (
     ContainerCache,
     adoptable,
-    boot_time,
     by_name,
     consumption_of,
     parse_time,
     places_of,
     requested_devices,
-    was_cut_short,
 )
 from gputui.thin import SERVICE_SOCKET
 from gputui.threads import Watcher
@@ -548,8 +546,7 @@ class DockerRuntime:
             self._cache.outages.back(self._clock.now())
             self._cache.forget_all()
             self.check()
-            if self._facts and self._facts.gpus.is_local:
-                self._cache.booted_at = boot_time()
+            self._cache.outages.is_local = self._facts is not None and self._facts.gpus.is_local
 
         self._watcher = EventWatcher(self._connection, self._store_id, self._cache.forget, self._cache.see_event)
         self._watcher.start(wake, lost, back)
