@@ -23,6 +23,7 @@ from gputui.domain.settings import RuntimeSettings
 from gputui.request import job_values
 from gputui.runtime.docker import pull_process
 from gputui.runtime.docker.runtime import DockerRuntime
+from gputui.runtime.host_processes import boot_id
 from tests.cases import cases
 from tests.factories import FakeClock, uuid
 from tests.runtime.contract import OTHER_STORE, PATIENCE, SLEEP, STORE, Harness, output, record, seen, shell
@@ -147,6 +148,7 @@ def test_options_and_labels_of_a_container(harness: Harness, runtime: DockerRunt
         "gputui.job": str(made.job_id),
         "gputui.attempt": "1",
         "gputui.gpus": f"{uuid(0)},{uuid(1)}",
+        "gputui.boot": boot_id(),
         "gputui.guest": "",
         "gputui.submitter": "",
     }

@@ -230,9 +230,8 @@ def leaves_at(job: Job, settings: Settings) -> float | None:
 
 
 def preemption_cause(preemptor: Job) -> Cause:
-    name = CLASSES[whole_class(preemptor.priority)]
-    whose = f"{preemptor.shown_id} of {preemptor.spec.tenant}"
-    text = f"preempted for job {whose} (class {name}, priority {preemptor.priority})"
+    rank = f"class {CLASSES[whole_class(preemptor.priority)]}, priority {preemptor.priority}"
+    text = f"preempted for job {preemptor.shown_id} of {preemptor.spec.tenant} ({rank})"
     return Cause(CauseCode.PREEMPTED, text)
 
 

@@ -127,8 +127,7 @@ def cause_of(text: str, *, status: int | None = None, exit_code: int | None = No
     by_exit = {126: CauseCode.COMMAND_NOT_EXECUTABLE, 127: CauseCode.COMMAND_NOT_FOUND}
     if status == 400 and exit_code in by_exit:
         return Cause(by_exit[exit_code], words)
-    is_wrong = status == 400 and not was_cut_short(words)
-    return Cause(CauseCode.BAD_SPEC if is_wrong else CauseCode.RUNTIME_ERROR, words)
+    return Cause(CauseCode.BAD_SPEC if status == 400 and not was_cut_short(words) else CauseCode.RUNTIME_ERROR, words)
 
 
 def cause_of_init(log_tail: bytes) -> Cause | None:
