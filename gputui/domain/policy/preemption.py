@@ -16,7 +16,7 @@ from msgspec import Struct
 from gputui.domain.errors import Cause, CauseCode
 from gputui.domain.gpu import GpuState, GpuView
 from gputui.domain.job import Attempt, Job
-from gputui.domain.job_spec import CLASSES, RUNTIMES, JobId, whole_class
+from gputui.domain.job_spec import RUNTIMES, JobId, whole_class
 from gputui.domain.policy.cluster_state import ClusterState, release_gpus
 from gputui.domain.policy.decide import BackfillReservation, QueueHead, decide, gpus_kept_for_others
 from gputui.domain.policy.placement import SETTLING, SOON, GpuIndex, choose, gpu_masks
@@ -227,12 +227,6 @@ def leaves_at(job: Job, settings: Settings) -> float | None:
     """Return the second by which a stopping attempt will have ended; None if it is not stopping."""
     stopping = job.stopping
     return (stopping.at + grace_of(job, stopping.cause, settings)).timestamp() if stopping else None
-
-
-def preemption_cause(preemptor: Job) -> Cause:
-    rank = f"class {CLASSES[whole_class(preemptor.priority)]}, priority {preemptor.priority}"
-    text = f"preempted for job {preemptor.shown_id} of {preemptor.spec.tenant} ({rank})"
-    return Cause(CauseCode.PREEMPTED, text)
 
 
 def is_making_way(job: Job) -> bool:

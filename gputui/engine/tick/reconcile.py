@@ -20,11 +20,11 @@ from gputui.domain.access import AuditEntry
 from gputui.domain.container import ContainerRecord, ContainerState, Launch
 from gputui.domain.errors import Cause, CauseCode, NotFoundError, StoreFormatError
 from gputui.domain.job import Job, Placement, Stopping
-from gputui.domain.job_spec import JobId, whole_class
+from gputui.domain.job_spec import CLASSES, JobId, whole_class
 from gputui.domain.policy import retry
 from gputui.domain.policy.availability import cdi_names, present_gpus
 from gputui.domain.policy.plan import Preemption
-from gputui.domain.policy.preemption import is_candidate, preemption_cause
+from gputui.domain.policy.preemption import is_candidate
 from gputui.domain.policy.waits import Dependencies
 from gputui.domain.state import JobState
 from gputui.domain.telemetry import efficiency_of
@@ -289,11 +289,13 @@ def _write(context: TickContext, by: JobId, ids: list[JobId], now: datetime) -> 
             rank > whole_class(victim.priority) and is_candidate(victim, policy, now) for victim in victims
         ):
             return False
+        whose = f"{preemptor.shown_id} of {preemptor.spec.tenant}"
+        text = f"preempted for job {whose} (class {CLASSES[rank]}, priority {preemptor.priority})"
+        cause = Cause(CauseCode.PREEMPTED, text)
         for victim in victims:
-            cause = preemption_cause(preemptor)
             stopped = victim.with_attempt(preempted_by=preemptor.id, preempted_at=now)
             transaction.put(stopped.to(JobState.COMPLETING, stopping=Stopping(cause, now)))
-            _audit(transaction, victim, cause.text, now)
+            _audit(transaction, victim, text, now)
         transaction.put(preemptor.evolve(topped_at=now))
         _audit(transaction, preemptor, f"put first: others are preempted for it: {listed(ids)}", now)
     log.info("preempted for job %d: %s", by, ", ".join(map(str, ids)))
