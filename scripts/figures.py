@@ -36,10 +36,10 @@ COMMANDS = {
 """Commands whose functions are counted, in a queue of seven held jobs without a scheduler."""
 LIMITS: Mapping[str, float] = {
     "files": 325,
-    "lines": 104_960,
-    "lines without optional parts": 91_425,
-    "functions": 7_511,
-    "lines per function": 13.97,
+    "lines": 104_957,
+    "lines without optional parts": 91_422,
+    "functions": 7_510,
+    "lines per function": 13.98,
     "folders of more than 15 files": 5,
     "modules with one importer": 46,
     "single-use functions of at most three lines, not tested alone": 113,
