@@ -46,7 +46,7 @@ def test_boxes_of_containers() -> None:
     assert [less[name] for name in ("PidsLimit", "Memory", "NanoCpus", "ShmSize")] == [5, 2**25, 5 * 10**8, 2**19]
     # labels of a job are not its containers, and those of an image give it none of ours
     labels = body(labels=(("traefik.enable", "true"), ("user", "root")))["Labels"]
-    ours = ("store", "job", "attempt", "gpus", "guest", "submitter")
+    ours = ("store", "job", "attempt", "boot", "gpus", "guest", "submitter")
     assert labels.keys() == {f"gputui.{name}" for name in ours}
     assert not labels["gputui.guest"]
     assert "traefik.enable" in body(None, labels=(("traefik.enable", "true"),))["Labels"]
