@@ -102,22 +102,26 @@ def test_a_job_that_ended_and_was_deleted_between_two_looks_has_its_end(harness:
     assert found.cause.code is CauseCode.NON_ZERO_EXIT
 
 
+@pytest.mark.parametrize("has_seen_it", [False, True])
 def test_a_job_whose_pod_the_watch_tells_after_its_deletion_has_its_end(
-    harness: KubernetesHarness, monkeypatch: pytest.MonkeyPatch
+    has_seen_it: bool, harness: KubernetesHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [job_id] = harness.kube.submit([Submission(spec(1))], "k1")
-    watched(harness)
-    job, whole = harness.kube.job(job_id), mirror.KubeMirror.objects
+    whole = mirror.KubeMirror.objects
     late: list[KubeObjects] = []
+    before: list[KubeObjects] = []
 
     def objects(copy: mirror.KubeMirror) -> KubeObjects:
         found = whole(copy)
         if not found.deleted or late:
+            before.append(found)
             return found
         late.append(found)
-        return replace(found, pods={}, gone={})
+        return replace(found, pods=before[-1].pods if has_seen_it else {}, gone={})
 
     monkeypatch.setattr(mirror.KubeMirror, "objects", objects)
+    [job_id] = harness.kube.submit([Submission(spec(1))], "k1")
+    watched(harness)
+    job = until(lambda: harness.kube.job(job_id), lambda job: job.state is JobState.RUNNING, "it runs")
     with harness.fake.objects.lock:
         harness.fake.controller.finish(harness.pod(job), 3)
         delete_all(harness.fake)

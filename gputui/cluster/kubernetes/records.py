@@ -298,8 +298,10 @@ class KubeRecords:
             if jobs[uid].state is JobState.COMPLETING:
                 self._complete(server, parts[uid])
         gone = {uid: each for uid, each in picture.deleted.items() if each.known is not None and uid not in parts}
-        late = {uid for uid, each in gone.items() if not (each.pods or uid in self._late or self._has_end(uid))}
-        self._late |= late
+        ends = {uid: newest(each.pods) for uid, each in gone.items()}
+        known = {uid for uid, pod in ends.items() if pod and (pod.is_over or pod.metadata.deletion_timestamp)}
+        late = {uid for uid in gone.keys() - known if uid not in self._late and not self._has_end(uid)}
+        self._late |= late  # pods are watched separately
         for uid in gone.keys() - late:
             if not self._has_end(uid):
                 self._take_deleted(server, gone[uid])
@@ -347,9 +349,7 @@ class KubeRecords:
         if job.attempt is None and known is not None:
             job = known.job
         if not job.state.is_terminal:
-            code = exit_code_of(newest(parts.pods))
-            job = _cancelled(job, "deleted in Kubernetes", "")
-            job = _with_code(job, code) if code is not None else job
+            job = _with_code(_cancelled(job, "deleted in Kubernetes", ""), exit_code_of(newest(parts.pods)))
         self._add(KubeEnded(uid, job, self._kept(server, parts)))
 
     def _note_uids(self, picture: KubePicture) -> None:
@@ -418,7 +418,7 @@ def _as_submitted(uid: str, submitted: Submitted, index: int | None, user: str) 
     )
 
 
-def _with_code(job: Job, code: int) -> Job:
+def _with_code(job: Job, code: int | None) -> Job:
     return (job.with_attempt(exit_code=code) if job.attempts else job).evolve(exit_code=code)
 
 
