@@ -14,15 +14,14 @@ import pytest
 from gputui.domain.job_spec import LimitWarning
 from tests.cluster.batch import KEY, BatchRun, noted, script_of
 
+# sigwait: Python would run a handler only after a wait that the signal came just before
 _COUNTS = """
-import signal, sys
-def note(number, frame):
-    print(signal.Signals(number).name, flush=True)
-for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
-    signal.signal(number, note)
+import signal
+noted = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}
+signal.pthread_sigmask(signal.SIG_BLOCK, noted)
 print("ready", flush=True)
 while True:
-    signal.pause()
+    print(signal.sigwait(noted).name, flush=True)
 """
 COUNTS = (sys.executable, "-c", _COUNTS)
 Begin = Callable[..., BatchRun]

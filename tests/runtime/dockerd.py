@@ -313,11 +313,12 @@ _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def until_stopped(destroy: Callable[[], object]) -> Iterator[None]:
     """Wait for a signal after the body; then, or if the body fails, destroy what it started, undisturbed by more."""
     for number in _STOPS:
-        signal.signal(number, _stop)  # an Event set by a handler could meet its own lock, held by the wait for it
+        signal.signal(number, _stop)
     try:
         yield
-        while True:
-            signal.pause()
+        # no handler: Python would run it after a wait that the signal came just before
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+        signal.sigwait(_STOPS)
     finally:
         for number in _STOPS:
             signal.signal(number, signal.SIG_IGN)
