@@ -518,11 +518,11 @@ class StoreLock(Struct, eq=False):
                 if self.served():
                     raise StoreOwnedError(f"{holder_of(self.fd)} owns it; nothing was stored", where=str(self._path))
                 ask_at = now + _ASK_EVERY
-            if now >= deadline:
-                raise self._busy(holder_of(self.fd), patience)
             if now >= tell_at:
                 self._waiting(f"waiting for {self._path}, which is locked by {holder_of(self.fd)}")
-                tell_at = deadline
+                tell_at = float("inf")
+            if now >= deadline:
+                raise self._busy(holder_of(self.fd), patience)
             time.sleep(min(pause, max(0.0, deadline - now)))
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 

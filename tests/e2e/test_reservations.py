@@ -34,7 +34,7 @@ def test_a_window_is_backfilled_then_kept_clear_and_its_tenants_own(site: Site) 
     crosses = site.shell(SLEEP, *four, "--time-limit", "2h")
     short = site.shell("true", *four, "--time-limit", "2s")
     site.until(lambda: (site.json("show", str(short))["reason"] or {}).get("code") == "SchedulerPaused")
-    start = f"+{stretched(8):.0f}s"
+    start = f"+{min(stretched(8), 45):.0f}s"
     added = site.run("reserve", "add", "--gpus", "4", "--start", start, "--for", "1h", "--tenant", "course")
     assert added.stdout == "r1\n"
     site.run("unpause")

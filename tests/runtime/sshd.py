@@ -128,14 +128,13 @@ class Sshd:
 
     def cut(self) -> None:
         """End every connection, as a failing network does."""
-        for pid in self.sessions():
-            for each in (*children(pid), pid):
-                with suppress(ProcessLookupError):  # a client may have left meanwhile
-                    os.kill(each, signal.SIGKILL)
+        for each in self._processes():
+            with suppress(ProcessLookupError):  # a client may have left meanwhile
+                os.kill(each, signal.SIGKILL)
 
     def stop(self) -> None:
         """End the server and every connection, as a machine does that is switched off; `start` begins again."""
-        found = [each for pid in self.sessions() for each in (*children(pid), pid)]
+        found = self._processes()
         self._end()
         for pid in found:
             with suppress(ProcessLookupError):
@@ -143,10 +142,14 @@ class Sshd:
 
     def freeze(self) -> list[int]:
         """Stop the processes of every connection, which stays open and silent; returns them."""
-        frozen = [each for pid in self.sessions() for each in (*children(pid), pid)]
+        frozen = self._processes()
         for pid in frozen:
             os.kill(pid, signal.SIGSTOP)
         return frozen
+
+    def _processes(self) -> list[int]:
+        """Return the processes of every connection, each server first: it must tell nobody the end of its command."""
+        return [each for pid in self.sessions() for each in (pid, *children(pid))]
 
     def close(self) -> None:
         """End the server and its connections, and remove its files."""
