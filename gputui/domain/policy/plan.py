@@ -454,13 +454,14 @@ def plan(snapshot: Snapshot, settings: Settings, now: datetime, known: OrderCach
         or any(job.not_before or (spec := job.spec).begin_at or spec.after or spec.after_any for job in gated.line.jobs)
     )  # as all others wait for nothing that comes by itself
     runs = expected_runs(context, gated.line, settings.policy.forecast_jobs, reach) if may_start else ()
+    foreseen = {run.id: run.started for run in runs}
     return Plan(
         starts=tuple(Placement(run.id, context.gpus.uuids(run.grant), run.gpu_share) for run in outcome.starts),
         order=waiting.ids(),
-        reasons=Reasons(context, outcome, waiting, gated),
+        reasons=Reasons(context, outcome, waiting, gated, foreseen),
         reservations=(Placement(hold.id, context.gpus.uuids(hold.grant)),) if hold else (),
         preemptions=tuple(Preemption(victim, hold.id) for victim in hold.preempts) if hold else (),
-        forecast={run.id: context.when(run.started) for run in runs},
+        forecast={job_id: context.when(start) for job_id, start in foreseen.items()},
         forecast_until=context.when(reach.at) if reach.is_short else None,
         promised_at=context.when(hold.at) if hold else None,
         fragmentation=fragmentation(context) if context.cluster.lanes else 0,

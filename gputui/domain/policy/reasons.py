@@ -55,8 +55,17 @@ class Reasons(Mapping[JobId, Reason]):
     Its inputs do not change any more.
     """
 
-    def __init__(self, context: PlanningContext, outcome: Outcome, waiting: OrderedQueue, gated: Gated) -> None:
+    def __init__(
+        self,
+        context: PlanningContext,
+        outcome: Outcome,
+        waiting: OrderedQueue,
+        gated: Gated,
+        foreseen: Mapping[JobId, float],
+    ) -> None:
+        """`foreseen` has the starts of a simulation, which also knows the jobs that come later."""
         self._context, self._outcome, self._gated, self._line = context, outcome, gated, waiting
+        self._foreseen = foreseen
         self._started = {run.id for run in outcome.starts}
         self._known: dict[JobId, Reason] = {}
         self._supplies: dict[Ask, str] = {}
@@ -219,6 +228,9 @@ class Reasons(Mapping[JobId, Reason]):
             text = f"; {who} being preempted for it, up to {grace:g} s grace"
         if not self._context.gpus.is_known(hold.grant):
             return text
+        if (start := self._foreseen.get(hold.id, hold.at)) >= hold.at + 1:
+            others = "" if next(iter(self._foreseen)) == hold.id else ", after jobs that will go before it"
+            return f"{text}; expected {self._time(start)}{others}"
         text += f"; expected {self._time(hold.at)}"
         if hold.because is not None and hold.because not in making_way:
             known = self._context.sources.get(hold.because)

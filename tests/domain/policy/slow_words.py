@@ -139,7 +139,8 @@ _TURN = re.compile(
     rf"(?:; would run past (?P<past>{_MOMENT}), when (?P<kept>\d+) GPUs? (?:is|are) reserved for job "
     r"(?P<head>\d+(?:_\d+)?))?"
     r"(?P<windows>(?:; \d+ GPUs? reserved by [^;]*)*)"
-    rf"(?:; expected (?P<at>{_MOMENT})(?: when job (?P<because>\d+(?:_\d+)?) ends (?P<by>[^;]+))?)?"
+    rf"(?:; expected (?P<at>{_MOMENT})"
+    r"(?:(?P<late>, after jobs that will go before it)| when job (?P<because>\d+(?:_\d+)?) ends (?P<by>[^;]+))?)?"
     r"(?:; GPUs go to jobs of priority (?P<least>\d+) and above first)?"
     r"(?:; (?P<ahead>\d+) jobs? ahead of it)?"
     r"(?:; planned to run (?P<lasts>\w+), the longest time allowed, without one)?"
@@ -157,7 +158,7 @@ def _check_turn(facts: Facts, told: Told, reason: Reason) -> None:
         assert found["ahead"] is None
     _check_needs(facts, told, found["needs"])
     _check_counts(facts, told, found["counts"])
-    _check_promise(facts, told, found)
+    _check_promise(facts, told, found, reason)
     if found["past"]:
         assert told.past
         assert told.head is not None
@@ -186,11 +187,14 @@ def _check_hint(facts: Facts, told: Told, found: re.Match[str]) -> None:
         assert found["lasts"] == _left(facts.now + lasts, facts.now)
 
 
-def _check_promise(facts: Facts, told: Told, found: re.Match[str]) -> None:
+def _check_promise(facts: Facts, told: Told, found: re.Match[str], reason: Reason) -> None:
     if told.promise is None:
         assert found["at"] is None
         return
     at, because = told.promise
+    if found["late"] or (not found["because"] and found["at"] != _moment(at, facts.now)):
+        assert found["at"] in {_moment(moment, facts.now) for moment in reason.times if moment > at}
+        return
     assert found["at"] == _moment(at, facts.now)
     if because:
         job = _job(facts, found["because"])

@@ -280,6 +280,14 @@ def test_impossible_jobs_and_released_gpus() -> None:
     assert found.forecast[1] == NOW
 
 
+def test_the_reason_tells_the_forecast_where_others_go_first() -> None:
+    first = job(3, gpus=8, priority=90, begin_at=NOW + HOUR / 2, time_limit=2 * HOUR)
+    found = planned([holder(1, 0, 8, hours=1), job(2, gpus=8, time_limit=HOUR), first])
+    assert found.forecast == {3: NOW + HOUR, 2: NOW + 3 * HOUR}
+    words = "needs 8 GPUs: 0 free, 8 held by jobs; expected 15:00 UTC, after jobs that will go before it"
+    assert (found.reasons[2].text, found.reasons[2].times) == (words, (found.forecast[2],))
+
+
 def test_what_if_lists_the_jobs_whose_start_shifts() -> None:
     jobs = [
         holder(1, 0, 8, hours=1),
