@@ -13,7 +13,7 @@ from msgspec import NODEFAULT, Struct, structs
 from gputui import __version__
 from gputui.cli.main import COMMANDS, GROUPS, cli
 from gputui.config.settings_file import SIZES, TABLES
-from gputui.domain.text import format_duration, format_size
+from gputui.domain.text import format_limit, format_size
 
 BLOCKS = {"<!-- written by scripts/cli.py -->": "commands", "<!-- settings -->": "settings"}
 END = "<!-- end -->"
@@ -86,7 +86,7 @@ def _default(name: str, value: object) -> str:
     if value is NODEFAULT or isinstance(value, Struct):
         return "`{}`"
     if isinstance(value, timedelta):
-        return f'`"{format_duration(value)}"`'
+        return f'`"{format_limit(value)}"`'
     if name in SIZES and isinstance(value, int):
         return f'`"{format_size(value).lower()}"`'
     if isinstance(value, tuple):

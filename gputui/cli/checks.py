@@ -21,7 +21,7 @@ from gputui.domain.gpu import Gpu, GpuSample, GpuState, HealthCode, ProbeCode, P
 from gputui.domain.kept_data import BackupRecord, KeptData
 from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.snapshot import Leader, Node, Snapshot
-from gputui.domain.text import format_duration, format_size, plural
+from gputui.domain.text import format_duration, format_limit, format_size, plural
 from gputui.engine.actions.admission import check_local_zone
 
 
@@ -334,7 +334,7 @@ def of_kept(data: KeptData, now: datetime) -> DoctorCheck:
     text = f"{least}{size} in {plural(data.files, 'file')}{most}"
     if data.oldest_at is not None:
         text += f"; oldest {format_duration(now - data.oldest_at)}"
-        text += f", limit {format_duration(data.limits.max_age)}" if data.limits.max_age is not None else ""
+        text += f", limit {format_limit(data.limits.max_age)}" if data.limits.max_age is not None else ""
     if data.counted is not None:
         text += f"; counted for {data.counted[0]:,} of {data.counted[1]:,} jobs"
     if not data.limits.are_set:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,7 +24,7 @@ from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.policy.planning_context import LONGEST
 from gputui.domain.settings import PolicySettings, TenantSettings
 from gputui.domain.snapshot import effective_settings
-from gputui.domain.text import fit, format_duration, parse_time_span, plain, plural
+from gputui.domain.text import fit, format_duration, format_limit, parse_time_span, plain, plural
 
 if TYPE_CHECKING:
     from gputui.domain.job import Job
@@ -247,7 +246,7 @@ def comparison_table(base: Variant, tried: Sequence[Variant], found: Mapping[str
 
     def word(value: object) -> str:
         if isinstance(value, timedelta):
-            return re.sub(r"(?<=d)00h$|(?<=h)00m$|(?<=m)00s$", "", format_duration(value)) if value else "0"
+            return format_limit(value) if value else "0"
         if isinstance(value, float):
             return f"{value:g}"
         return "none" if value is None else str(value).lower()
@@ -551,7 +550,7 @@ class Replay(Struct, frozen=True):
         """Return a sentence each for jobs that are cut to be replayed, and for changes that affect none of the jobs."""
         wide = sum(job.gpus > self.site.gpus for job in self.source.jobs)
         long = sum(job.duration > self.longest for job in self.source.jobs)
-        there, longest = plural(self.site.gpus, "GPU"), format_duration(timedelta(seconds=self.longest))
+        there, longest = plural(self.site.gpus, "GPU"), format_limit(timedelta(seconds=self.longest))
         keys = {key for each in tried for key in each.changes}
         stays = "policy.preemption" in keys and not any(job.preemptible for job in self.jobs)
         unnamed = "policy.predict" in keys and all(job.is_limited or not job.name for job in self.jobs)

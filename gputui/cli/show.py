@@ -28,7 +28,7 @@ from gputui.domain.job_spec import JobSpec
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, Reason
 from gputui.domain.telemetry_series import Measured, summary_lines
-from gputui.domain.text import format_duration, format_size, plain
+from gputui.domain.text import format_duration, format_limit, format_size, plain
 from gputui.request.job_options import DOCKER_KEYS
 
 if TYPE_CHECKING:
@@ -152,14 +152,14 @@ def _wanted(spec: JobSpec) -> Iterator[tuple[str, object]]:
     yield "GPU memory", format_size(gpus.memory) + (", shared" if gpus.share else "") if gpus.memory else None
     yield "GPU model", gpus.model
     yield "driver caps", ", ".join(gpus.capabilities)
-    yield "time limit", format_duration(spec.time_limit) if spec.time_limit else None
+    yield "time limit", format_limit(spec.time_limit) if spec.time_limit else None
     if warning := spec.warning:
-        yield "warning", f"{signal_name(warning.number)} {format_duration(warning.before)} before the limit"
-    yield "idle timeout", format_duration(spec.idle_timeout) if spec.idle_timeout else None
+        yield "warning", f"{signal_name(warning.number)} {format_limit(warning.before)} before the limit"
+    yield "idle timeout", format_limit(spec.idle_timeout) if spec.idle_timeout else None
     if spec.interactive:
         streams = ["a terminal"] * spec.interactive.tty + ["input"] * spec.interactive.stdin
         yield "interactive", ", ".join(streams) or "output alone"
-    yield "retries", f"{spec.retries}, after {format_duration(spec.backoff)}" if spec.retries else None
+    yield "retries", f"{spec.retries}, after {format_limit(spec.backoff)}" if spec.retries else None
     yield "retry on", ", ".join(spec.retry_on)
     yield "GPU memory step", format_size(spec.gpu_memory_step) if spec.gpu_memory_step else None
     yield "nice", spec.nice or None

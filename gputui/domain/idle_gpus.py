@@ -16,9 +16,7 @@ from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.telemetry import MAX_GAP
-from gputui.domain.text import format_duration, plain, plural
-
-_MINUTE = timedelta(minutes=1)
+from gputui.domain.text import age_words, format_duration, format_limit, plain, plural
 
 
 def idle_gpus(views: Iterable[GpuView], now: datetime) -> Mapping[JobId, str]:
@@ -40,7 +38,7 @@ def idle_jobs(snapshot: Snapshot) -> frozenset[JobId]:
 
 def idle_words(idle: timedelta) -> str:
     """Return `idle 12m`, in whole minutes: seconds would redraw the line all the time."""
-    return "idle <1m" if idle < _MINUTE else f"idle {format_duration(idle // _MINUTE * _MINUTE).removesuffix('00s')}"
+    return f"idle {age_words(idle)}"
 
 
 class IdleTrack(Struct):
@@ -194,7 +192,7 @@ def idle_sentence(job: Job, idle: int, ends_after: timedelta | None = None) -> s
     """Return `job 7 train (lab) leaves 2 of its 8 GPUs idle`, with the time after which that ends it."""
     held = len(job.gpus)
     gpus = f"its {plural(held, 'GPU')}" if idle == held else f"{idle} of its {plural(held, 'GPU')}"
-    end = f": it is ended if that lasts for another {format_duration(ends_after)}" if ends_after is not None else ""
+    end = f": it is ended if that lasts for another {format_limit(ends_after)}" if ends_after is not None else ""
     name = f" {job.name}" if job.name else ""
     return f"job {job.shown_id}{name} ({job.spec.tenant}) leaves {gpus} idle{end}"
 

@@ -368,7 +368,13 @@ def format_duration(duration: timedelta | None) -> str:
     return f"{second}s"
 
 
-def format_limit(limit: timedelta) -> str:
+def age_words(passed: timedelta) -> str:
+    """Return `<1m`, `7m`, `2h14m` or `3d04h`, to the minute."""
+    minutes = passed // timedelta(minutes=1)
+    return format_duration(timedelta(minutes=minutes)).removesuffix("00s") if minutes > 0 else "<1m"
+
+
+def format_limit(limit: timedelta | None) -> str:
     """Return `16m`, `2h30m` or `3d`: without units that are zero."""
     return re.sub(r"(?<=[dhm])00[hms]$", "", format_duration(limit))
 

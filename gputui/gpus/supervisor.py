@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from gputui.domain.gpu import HealthCode, ProbeCode, ProbeReading, ProbeStatus
 from gputui.domain.job import Job
 from gputui.domain.settings import GpuSettings
-from gputui.domain.text import format_duration
+from gputui.domain.text import format_limit
 from gputui.gpus.probe import calls
 from gputui.gpus.readings import (
     CODES,
@@ -442,7 +442,7 @@ class NvmlProbe:
             log.warning("GPU probe: the driver does not answer %s, which is skipped from now on", call)
         self._readings.unanswered = tuple(self._hung.notes(now))
         code = ProbeCode.WEDGED if self._readings.gpus else ProbeCode.WEDGED_AT_START
-        return ProbeFault(code, describe_failure(code, format_duration(self._settings.hang_after)))
+        return ProbeFault(code, describe_failure(code, format_limit(self._settings.hang_after)))
 
     def _ingest(self, line: Facts | Sweep, child: Probing) -> None:
         self._readings.ingest(line, self._clock.now())

@@ -20,7 +20,7 @@ from gputui.domain.action import Edit, check_suits_state
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job import Job
 from gputui.domain.state import JobState
-from gputui.domain.text import format_duration, quoted
+from gputui.domain.text import format_limit, quoted
 from gputui.request import draft as drafts
 from gputui.request import job_file, job_values
 from gputui.request.caller import is_taken_over
@@ -170,7 +170,7 @@ def settled(job: Job, draft: Draft) -> Draft:
         hint = "give the whole time, such as 4h"
         raise InputError(f"the job has no time limit that {quoted(text)} could change", where=_LIMIT, hint=hint)
     if text[0] == "-" and change >= limit:
-        raise InputError(f"{quoted(text)} leaves nothing of its limit of {format_duration(limit)}", where=_LIMIT)
+        raise InputError(f"{quoted(text)} leaves nothing of its limit of {format_limit(limit)}", where=_LIMIT)
     return {**draft, _LIMIT: job_values.duration_text(limit + change if text[0] == "+" else limit - change)}
 
 

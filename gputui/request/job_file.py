@@ -21,7 +21,7 @@ from gputui.domain.errors import InputError
 from gputui.domain.job_spec import Submission
 from gputui.domain.pod_template import KubernetesSettings
 from gputui.domain.settings import Settings
-from gputui.domain.text import format_duration, format_size, quoted
+from gputui.domain.text import format_limit, format_size, quoted
 from gputui.request import caller
 from gputui.request.draft import Draft, check_further, filled_texts
 from gputui.request.job_options import BY_NAME, KEYS, JobOption, OptionKind
@@ -259,7 +259,7 @@ def _of_field(field: structs.FieldInfo, made: Schema) -> Schema:
     name, default = field.name, field.default
     shown = {} if default is NODEFAULT or default is None or isinstance(default, Struct) else {"default": default}
     if "timedelta" in str(field.type):
-        return DURATION | ({"default": format_duration(default)} if isinstance(default, timedelta) else {})
+        return DURATION | ({"default": format_limit(default)} if isinstance(default, timedelta) else {})
     if name in SIZES:
         return SIZE | ({"default": format_size(default).lower()} if isinstance(default, int) else {})
     if name in CHOICES:

@@ -300,7 +300,7 @@ def test_kept_files_are_shown_with_their_limits() -> None:
     limits = KeepLimits(timedelta(days=30), 10 * GIB)
     data = KeptData("logs", 2 * GIB, 40, NOW - timedelta(days=12), limits)
     check = checks.of_kept(data, NOW)
-    assert (check.level, check.text) == (CheckLevel.OK, "2G in 40 files, limit 10G; oldest 12d00h, limit 30d00h")
+    assert (check.level, check.text) == (CheckLevel.OK, "2G in 40 files, limit 10G; oldest 12d00h, limit 30d")
     for over in (replace(data, size=11 * GIB), replace(data, oldest_at=NOW - timedelta(days=33))):
         assert checks.of_kept(over, NOW).level is CheckLevel.WARN
     part = checks.of_kept(replace(data, counted=(40, 100_000)), NOW)

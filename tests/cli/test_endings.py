@@ -63,7 +63,7 @@ def test_limits_warnings_and_retries_reach_the_queue(run: Run, store: KeptStore)
     assert spec.retry_on == ("75", "OOM", "SIGNAL")
     assert spec.gpu_memory_step == 20 * 1024**3
     shown = run("show", "1").out
-    assert "SIGUSR1 2m00s before the limit" in shown
+    assert "SIGUSR1 2m before the limit" in shown
     assert "75, OOM, SIGNAL" in shown
     wanted = json.loads(run("show", "1", "--json").out)["spec"]
     assert wanted["warning"] == {"signal": 10, "before": 120}

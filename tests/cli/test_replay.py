@@ -187,7 +187,7 @@ def test_jobs_that_are_replayed_otherwise_are_counted(tmp_path: Path, capsys: py
     assert run(["replay", str(path), "-p", "plan", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["notes"] == [
         "2 jobs that asked for more GPUs than there are: replayed with 8 GPUs.",
-        "1 job that ran longer than 3d00h: replayed with that.",
+        "1 job that ran longer than 3d: replayed with that.",
     ]
 
 

@@ -281,7 +281,7 @@ def test_an_own_job_that_leaves_all_its_gpus_idle_is_ended_some_time_after_the_w
     [other] = site.cluster.submit_as("bob", Submission(spec(gpus=1)))
     site.load = {}
     site.passes(320)
-    ends = ": it is ended if that lasts for another 10m00s"
+    ends = ": it is ended if that lasts for another 10m"
     texts = [notice.text for notice in site.new_store().read().notices]
     assert texts == [
         f"job {own} train (alice) leaves its 1 GPU idle{ends}",

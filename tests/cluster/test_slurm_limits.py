@@ -42,17 +42,17 @@ def test_time_limits_of_partitions() -> None:
     assert found.priority_type == "priority/multifactor"
     # the partition decides unless the user or the settings do
     here = site(HOUR, timedelta(days=2))
-    assert limit_and_note(here) == (None, "time limit 1h00m, the default of partition gpu")
+    assert limit_and_note(here) == (None, "time limit 1h, the default of partition gpu")
     assert limit_and_note(here, 3 * HOUR) == (3 * HOUR, "")
     own = ClusterSettings(default_time=2 * HOUR)
-    assert limit_and_note(here, settings=own) == (2 * HOUR, "time limit 2h00m, since it asks for none")
+    assert limit_and_note(here, settings=own) == (2 * HOUR, "time limit 2h, since it asks for none")
     # a partition without a default gives a day or its longest
-    assert limit_and_note(site()) == (24 * HOUR, "time limit 1d00h, since it asks for none")
-    assert limit_and_note(site(longest=6 * HOUR)) == (6 * HOUR, "time limit 6h00m, the longest of partition gpu")
+    assert limit_and_note(site()) == (24 * HOUR, "time limit 1d, since it asks for none")
+    assert limit_and_note(site(longest=6 * HOUR)) == (6 * HOUR, "time limit 6h, the longest of partition gpu")
     own = ClusterSettings(default_time=9 * HOUR)
     assert limit_and_note(site(HOUR, 6 * HOUR), settings=own)[0] == 6 * HOUR
     # a limit that no partition allows is refused
-    with pytest.raises(InputError, match="--time-limit: partition gpu allows 6h00m at most"):
+    with pytest.raises(InputError, match="--time-limit: partition gpu allows 6h at most"):
         limit_and_note(site(longest=6 * HOUR), 7 * HOUR)
     for option in ("--qos=long", "--partition=elsewhere"):
         lifted = ClusterSettings(sbatch_options=(option,))
@@ -62,7 +62,7 @@ def test_time_limits_of_partitions() -> None:
     assert limit_and_note(site(HOUR), settings=own_time) == (None, "")
     assert limit_and_note(site(HOUR), settings=ClusterSettings(partition="other")) == (None, "")
     chosen = ClusterSettings(partition="other", sbatch_options=("-p gpu",))
-    assert limit_and_note(site(HOUR), settings=chosen) == (None, "time limit 1h00m, the default of partition gpu")
+    assert limit_and_note(site(HOUR), settings=chosen) == (None, "time limit 1h, the default of partition gpu")
 
 
 def test_a_priority_above_the_usual_one_needs_an_operator() -> None:

@@ -57,7 +57,7 @@ def limit(ids: list[JobId]) -> Action:
         (lambda ids: Hold(tuple(ids)), "may start again"),
         (lambda ids: SetPriority(tuple(ids), 40), "has priority 50 again"),
         (lambda ids: SetPriority(tuple(ids), 10, relative=True), "has priority 50 again"),
-        (limit, "has the time limit 1h00m again"),
+        (limit, "has the time limit 1h again"),
     ],
 )
 def test_a_change_is_undone(call: Change, words: str) -> None:

@@ -103,7 +103,7 @@ def test_a_site_may_end_idle_jobs_after_a_warning(tmp_path: Path) -> None:
     world.load(job_id, 0.0, 0.0)
     world.load(other, 0.0, 0.5)
     seen = world.pass_minutes(32)
-    words = f"job {job_id} train (alice) leaves its 2 GPUs idle: it is ended if that lasts for another 10m00s"
+    words = f"job {job_id} train (alice) leaves its 2 GPUs idle: it is ended if that lasts for another 10m"
     assert words in notices(seen)
     assert f"job {other} train (alice) leaves 1 of its 2 GPUs idle" in notices(seen)
     assert [event.data["id"] for event in world.ear.heard] == [job_id, other]

@@ -41,7 +41,7 @@ def test_an_idle_job_ends_with_its_cause(tmp_path: Path, gpus: int) -> None:
     assert job.cause is not None
     assert job.cause.code is CauseCode.TIME_LIMIT
     use = " and no use of its GPUs" if gpus else ""
-    assert job.cause.text == f"idle for 5m00s: no output, no input{use} (--idle-timeout)"
+    assert job.cause.text == f"idle for 5m: no output, no input{use} (--idle-timeout)"
 
 
 def test_output_is_a_sign_of_life(world: World) -> None:

@@ -78,7 +78,7 @@ def test_of_several_jobs_each_is_told_though_one_is_refused(alice: Person, bob: 
 
 
 def test_the_time_limit_of_a_job_without_one_is_the_partitions_and_is_told(alice: Person) -> None:
-    told = "time limit 1h00m, the default of partition gpu"
+    told = "time limit 1h, the default of partition gpu"
     assert told in alice.run("submit", "--dry-run", IMAGE, "true").err
     result = alice.run("submit", "--hold", IMAGE, "true")
     assert f"gputui: job {result.out.strip()}: {told}\n" in result.err
@@ -95,7 +95,7 @@ def test_a_limit_beyond_the_partitions_is_refused_before_it_is_submitted(bed: Be
     finally:
         bed.run("scontrol", "update", "PartitionName=gpu", "MaxTime=INFINITE")
     assert (result.code, alice.jobs().keys()) == (2, before)
-    assert "--time-limit: partition gpu allows 2h00m at most" in result.err
+    assert "--time-limit: partition gpu allows 2h at most" in result.err
 
 
 def test_a_user_is_told_in_our_words_that_only_operators_raise_priorities(alice: Person) -> None:

@@ -17,7 +17,7 @@ from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.cluster.slurm.submission import BatchSubmitter, expanded, is_refused, key_of_comment
 from gputui.domain.cluster import element_id
 from gputui.domain.errors import ClusterError, ClusterRefusedError, NotFoundError
-from gputui.domain.text import format_duration
+from gputui.domain.text import format_duration, format_limit
 
 if TYPE_CHECKING:
     from gputui.cluster.slurm.changes import JobChanger
@@ -102,7 +102,7 @@ class SlurmCluster:
         from gputui.domain.snapshot import Notice
 
         ago = format_duration(timedelta(seconds=age))
-        words = f"this was so {ago} ago: Slurm is asked every {format_duration(self._settings.poll_interval)}"
+        words = f"this was so {ago} ago: Slurm is asked every {format_limit(self._settings.poll_interval)}"
         notice = Notice("warning", f"{words} (cluster.poll_interval)", short=f"{ago} old")
         return replace(found, notices=(*found.notices, notice))
 

@@ -25,7 +25,7 @@ from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
 from gputui.domain.node_readings import NodeCheck
 from gputui.domain.settings import Settings
 from gputui.domain.state import JobState
-from gputui.domain.text import format_duration, plural
+from gputui.domain.text import format_limit, plural
 
 LIMIT = timedelta(minutes=15)
 """Time limit of these jobs; pulling the image takes most of the time."""
@@ -210,7 +210,7 @@ class NodeChecker(Struct, eq=False):
         try:
             refused = dict(self._submit(probes, run, image, polled.site))
             if ran := [probe for probe in probes if probe.numbers]:
-                tell(f"probe jobs on {plural(len(ran), 'node')}, for up to {format_duration(patience)}")
+                tell(f"probe jobs on {plural(len(ran), 'node')}, for up to {format_limit(patience)}")
                 deadline = time.monotonic() + patience.total_seconds()
                 numbers = {number for probe in ran for number in probe.numbers}
                 while any(not row.life.is_terminal for number, row in self._rows().items() if number in numbers):
@@ -274,7 +274,7 @@ class NodeChecker(Struct, eq=False):
         elif has_ended and not report.is_whole:
             faults.append(f"its probe job ended early: {row.state if row else 'unknown'}")
         elif not has_ended:
-            faults.append(f"its probe job had not ended after {format_duration(patience)}")
+            faults.append(f"its probe job had not ended after {format_limit(patience)}")
         expected = tuple(report.gpus.values())
         whole = next((look for look in report.looks if not look.code), None)
         return NodeCheck(

@@ -21,7 +21,7 @@ from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, I
 from gputui.domain.frames import SHELL_SAYS
 from gputui.domain.job_spec import NORMAL_PRIORITY, Submission
 from gputui.domain.settings import ClusterSettings
-from gputui.domain.text import format_duration
+from gputui.domain.text import format_limit
 
 _LINE = r"(?m)^(\S+)\s*= (.*)$"
 FILE = "poll.json"
@@ -196,16 +196,16 @@ def with_limit(submission: Submission, settings: ClusterSettings, site: SlurmSit
     longest = max(lengths) if len(lengths) == len(chosen) and not is_lifted else None
     if spec.time_limit is not None:
         if longest is not None and spec.time_limit > longest:
-            what = f"{where} allows {format_duration(longest)} at most"
+            what = f"{where} allows {format_limit(longest)} at most"
             raise InputError(what, where="--time-limit", hint="a QOS may allow more: cluster.sbatch_options")
         return submission, ""
     default = next((each.default_time for each in chosen if each.default_time is not None), None)
     if settings.default_time is None and default is not None:
-        return submission, f"time limit {format_duration(default)}, the default of {where}"
+        return submission, f"time limit {format_limit(default)}, the default of {where}"
     limit, why = settings.default_time or _WITHOUT_LIMIT, "since it asks for none"
     if longest is not None and limit > longest:
         limit, why = longest, f"the longest of {where}"
-    told = f"time limit {format_duration(limit)}, {why}"
+    told = f"time limit {format_limit(limit)}, {why}"
     return replace(submission, spec=replace(spec, time_limit=limit)), told
 
 

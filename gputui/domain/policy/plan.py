@@ -22,7 +22,7 @@ from gputui.domain.policy.lanes import LaneKey, Waiting
 from gputui.domain.policy.placement import SOON
 from gputui.domain.policy.planning_context import PlanningContext
 from gputui.domain.policy.queue_order import OrderCache, OrderedQueue, order_queue, queue_lanes
-from gputui.domain.policy.reasons import Gated, Reasons
+from gputui.domain.policy.reasons import Gated, Reasons, StartDecision
 from gputui.domain.policy.retry import FastFailureGuard, pause_end
 from gputui.domain.policy.waits import ArrayTally, Dependencies
 from gputui.domain.runs import Run as Elements
@@ -388,16 +388,6 @@ class Plan(Struct, frozen=True):
     """Reservations that have not ended."""
 
 
-class StartDecision(NamedTuple):
-    """Decision of one plan, as masks; reasons and forecast are computed from it."""
-
-    context: PlanningContext
-    waiting: OrderedQueue
-    gated: Gated
-    """Jobs that may not start even on free GPUs."""
-    outcome: Outcome
-
-
 def decide_starts(
     snapshot: Snapshot, settings: Settings, now: datetime, known: OrderCache | None = None
 ) -> StartDecision:
@@ -446,7 +436,8 @@ def plan(snapshot: Snapshot, settings: Settings, now: datetime, known: OrderCach
 
     `known` caches facts of an earlier plan; it only saves work.
     """
-    context, waiting, gated, outcome = decide_starts(snapshot, settings, now, known)
+    decided = decide_starts(snapshot, settings, now, known)
+    context, waiting, gated, outcome = decided
     reach, hold = Reach(), outcome.hold
     may_start = (
         context.cluster.lanes
@@ -458,7 +449,7 @@ def plan(snapshot: Snapshot, settings: Settings, now: datetime, known: OrderCach
     return Plan(
         starts=tuple(Placement(run.id, context.gpus.uuids(run.grant), run.gpu_share) for run in outcome.starts),
         order=waiting.ids(),
-        reasons=Reasons(context, outcome, waiting, gated, foreseen),
+        reasons=Reasons(decided, foreseen),
         reservations=(Placement(hold.id, context.gpus.uuids(hold.grant)),) if hold else (),
         preemptions=tuple(Preemption(victim, hold.id) for victim in hold.preempts) if hold else (),
         forecast={job_id: context.when(start) for job_id, start in foreseen.items()},

@@ -24,7 +24,7 @@ from gputui.domain.policy.planning_context import DurationSource, PlanningContex
 from gputui.domain.policy.preemption import describe_preemption, was_preempted
 from gputui.domain.policy.queue_order import OrderedQueue, QueuedJob
 from gputui.domain.state import PendingReason, Reason, utc_moment
-from gputui.domain.text import format_duration, format_size, listed, plural
+from gputui.domain.text import format_limit, format_size, listed, plural
 
 Tail: TypeAlias = tuple[str, tuple[datetime, ...]]
 """Reason's sentence up to the place in the queue, and the times in it."""
@@ -36,6 +36,15 @@ class Gated(NamedTuple):
     why: Mapping[JobId, Reason]
     line: OrderedQueue
     """Jobs of `why` that may start later without an action of a user, in order."""
+
+
+class StartDecision(NamedTuple):
+    """Decision of one plan, as masks; reasons and forecast are computed from it."""
+
+    context: PlanningContext
+    waiting: OrderedQueue
+    gated: Gated
+    outcome: Outcome
 
 
 class _Turn(NamedTuple):
@@ -55,21 +64,14 @@ class Reasons(Mapping[JobId, Reason]):
     Its inputs do not change any more.
     """
 
-    def __init__(
-        self,
-        context: PlanningContext,
-        outcome: Outcome,
-        waiting: OrderedQueue,
-        gated: Gated,
-        foreseen: Mapping[JobId, float],
-    ) -> None:
+    def __init__(self, decided: StartDecision, foreseen: Mapping[JobId, float]) -> None:
         """`foreseen` has the starts of a simulation, which also knows the jobs that come later."""
-        self._context, self._outcome, self._gated, self._line = context, outcome, gated, waiting
-        self._foreseen = foreseen
+        self._context, self._line, self._gated, outcome = decided
+        self._outcome, self._foreseen = outcome, foreseen
         self._started = {run.id for run in outcome.starts}
         self._known: dict[JobId, Reason] = {}
         self._supplies: dict[Ask, str] = {}
-        rows = [row for node in context.gpus.rows for row in node]
+        rows = [row for node in self._context.gpus.rows for row in node]
         unread = [row.why for row in rows if row.state is GpuState.UNKNOWN]
         self._blind = (unread or [""])[0] or "no GPU is known" if len(unread) == len(rows) else ""
         """Reason why no GPU can be judged free at all; empty when one can."""
@@ -228,10 +230,10 @@ class Reasons(Mapping[JobId, Reason]):
             text = f"; {who} being preempted for it, up to {grace:g} s grace"
         if not self._context.gpus.is_known(hold.grant):
             return text
-        if (start := self._foreseen.get(hold.id, hold.at)) >= hold.at + 1:
-            others = "" if next(iter(self._foreseen)) == hold.id else ", after jobs that will go before it"
-            return f"{text}; expected {self._time(start)}{others}"
-        text += f"; expected {self._time(hold.at)}"
+        start = max(hold.at, self._foreseen.get(hold.id, hold.at))
+        text += f"; expected {self._time(start)}"
+        if start > hold.at:
+            return text if next(iter(self._foreseen)) == hold.id else f"{text}, after jobs that will go before it"
         if hold.because is not None and hold.because not in making_way:
             known = self._context.sources.get(hold.because)
             source = known.value if known else self._context.expected(hold.because).source.value
@@ -263,7 +265,7 @@ class Reasons(Mapping[JobId, Reason]):
         window = refused.why is Refusal.WINDOW and any(second < keep.start for keep in self._against(entry))
         if self._blind or planned.source is not DurationSource.DEFAULT or not (backfill or window):
             return "", ""
-        lasts = format_duration(timedelta(seconds=planned.seconds))
+        lasts = format_limit(timedelta(seconds=planned.seconds))
         wanted = "backfill" if backfill else "end before the reservation"
         return (
             f"needs a --time-limit to {wanted}; ",

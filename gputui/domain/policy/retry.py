@@ -20,7 +20,7 @@ from gputui.domain.job import Attempt, Job, Stopping
 from gputui.domain.job_spec import DEFAULT_BACKOFF
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.state import JobState
-from gputui.domain.text import format_duration, format_size, plain, plural
+from gputui.domain.text import format_limit, format_size, plain, plural
 
 
 def is_fast_failure(attempt: Attempt, settings: SchedulerSettings) -> bool:
@@ -43,7 +43,7 @@ def repeated_failures(job: Job, settings: SchedulerSettings) -> str:
         row += 1
     if not settings.fast_failures or row < settings.fast_failures:
         return ""
-    return f"failed {row} times in a row, each within {format_duration(settings.fast_failure)}"
+    return f"failed {row} times in a row, each within {format_limit(settings.fast_failure)}"
 
 
 class _Outcome(Struct, frozen=True):
@@ -117,7 +117,7 @@ def _paused(
             cause = next((each.cause.text for each in reversed(last.job.attempts) if each.cause), "")
             paused[key] = (
                 f"{key[0]} {key[2]} is paused, since its last {settings.fast_failing_jobs} jobs failed within "
-                f"{format_duration(settings.fast_failure)} (job {last.job.shown_id}: {cause}); release one to continue"
+                f"{format_limit(settings.fast_failure)} (job {last.job.shown_id}: {cause}); release one to continue"
             )
     return paused
 

@@ -52,7 +52,7 @@ from gputui.domain.snapshot import Controls, effective_policy
 from gputui.domain.spec_values import check_values
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import Done, Ids, SubmitJobs
-from gputui.domain.text import format_duration
+from gputui.domain.text import format_duration, format_limit
 from gputui.engine.actions import admission
 from gputui.engine.actions.admission import with_dependencies, within_limits
 from gputui.engine.actions.context import (
@@ -373,8 +373,8 @@ def check_editable(job: Job, edit: Edit | None = None) -> None:
     if job.state is JobState.PENDING:
         return
     if job.state not in {JobState.CONFIGURING, JobState.RUNNING}:
-        hint = "submit another like it instead"
-        raise GputuiError(f"job {job.shown_id} is {job.state}: it can no longer be edited", hint=hint)
+        text = f"job {job.shown_id} is {job.state}: it can no longer be edited"
+        raise GputuiError(text, hint="submit another like it instead")
     if edit is not None:
         check_suits_state(job, suits_running=edit.suits_running)
 
@@ -387,17 +387,15 @@ def _check_limit(context: ActionContext, before: Job, after: Job, now: datetime)
         ran = now - attempt.started_at if attempt and attempt.started_at else timedelta()
         text = f"job {before.shown_id} has run for {format_duration(ran)}"
         hint = "give it longer than that, or cancel it"
-        raise InputError(f"{text}: the limit of {format_duration(limit)} has already passed", where=_LIMIT, hint=hint)
+        raise InputError(f"{text}: the limit of {format_limit(limit)} has already passed", where=_LIMIT, hint=hint)
     if asked <= had or context.may_operate:
         return
     if context.policy.extend == "operator":
-        hint = "ask one: the setting policy.extend"
-        what = "only operators may give a running job more time"
+        what, hint = "only operators may give a running job more time", "ask one: the setting policy.extend"
         raise context.refusal(what, "operators-extend", where=_LIMIT, hint=hint)
     if longest is not None and asked > longest:
-        hint = f"at most {format_duration(longest)} in all (scheduler.max_time); an operator may give more"
-        words = format_duration(limit) if limit else "no limit"
-        what = f"{words} is longer than a job may run here"
+        hint = f"at most {format_limit(longest)} in all (scheduler.max_time); an operator may give more"
+        what = f"{format_limit(limit) if limit else 'no limit'} is longer than a job may run here"
         raise context.refusal(what, "longest-time", where=_LIMIT, hint=hint)
 
 

@@ -43,7 +43,7 @@ from gputui.domain.policy.admission import (
 )
 from gputui.domain.settings import AllowSettings, SchedulerSettings, Settings
 from gputui.domain.state import NO_HOST_JOBS
-from gputui.domain.text import format_duration
+from gputui.domain.text import format_limit
 
 T = TypeVar("T")
 _SET_GROUPS: Mapping[str, int] = MappingProxyType({"x86_64": 116, "aarch64": 159, "riscv64": 159, "ppc64le": 81})
@@ -628,12 +628,11 @@ def within_time_limits(spec: JobSpec, settings: SchedulerSettings) -> JobSpec:
     """Return the spec with the site's time limit; raises InputError for a longer one or a pointless warning."""
     longest, limit = settings.max_time, spec.time_limit
     if longest is not None and limit is not None and limit > longest:
-        text = f"{format_duration(limit)} is longer than a job may run here"
-        hint = f"at most {format_duration(longest)}: the setting scheduler.max_time"
+        text = f"{format_limit(limit)} is longer than a job may run here"
+        hint = f"at most {format_limit(longest)}: the setting scheduler.max_time"
         raise InputError(text, where="--time-limit", hint=hint)
     if limit is None and longest is not None and settings.limit_all:
-        limit = longest
-        spec = replace(spec, time_limit=limit)
+        spec = replace(spec, time_limit=longest)
     check_warning(spec)
     return spec
 
@@ -644,5 +643,5 @@ def check_warning(spec: JobSpec) -> None:
     if spec.warning is not None and limit is None:
         raise InputError("warns of a time limit, but the job has none", where="--signal", hint="add --time-limit")
     if spec.warning is not None and limit is not None and spec.warning.before >= limit:
-        text = f"{format_duration(spec.warning.before)} before the end is before the start"
-        raise InputError(text, where="--signal", hint=f"the time limit is {format_duration(limit)}")
+        text = f"{format_limit(spec.warning.before)} before the end is before the start"
+        raise InputError(text, where="--signal", hint=f"the time limit is {format_limit(limit)}")

@@ -38,7 +38,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import MAX_PRIORITY, JobId
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import Done, Ids
-from gputui.domain.text import format_duration, plural
+from gputui.domain.text import format_limit, plural
 from gputui.domain.verbs import VERBS
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def _back(name: str, ids: Ids, before: Any) -> tuple[str, JobAction]:
     has = "has" if is_one else "have"
     if name == "priority":
         return f"{has} priority {before} again", SetPriority(ids, before)
-    return f"{has} the time limit {format_duration(before)} again", EditJobs(ids, Edit({"time_limit": before}))
+    return f"{has} the time limit {format_limit(before)} again", EditJobs(ids, Edit({"time_limit": before}))
 
 
 def _refusal(queue: EngineQueue) -> CapabilityError:

@@ -23,7 +23,7 @@ from gputui.domain.policy.retry import cancel_cause, conclude, requeued
 from gputui.domain.policy.waits import Dependencies
 from gputui.domain.snapshot import Notice
 from gputui.domain.state import JobState
-from gputui.domain.text import format_duration
+from gputui.domain.text import format_limit
 from gputui.engine.telemetry_files import AttemptKey, last_input
 from gputui.engine.tick.context import TickContext
 from gputui.engine.tick.snapshot_builder import QueueView
@@ -257,7 +257,7 @@ def overdue(job: Job, now: datetime) -> Cause | None:
     limit, limit_at = job.spec.time_limit, job.limit_at
     if limit is None or limit_at is None or now < limit_at:
         return None
-    return Cause(CauseCode.TIME_LIMIT, f"over its time limit of {format_duration(limit)}")
+    return Cause(CauseCode.TIME_LIMIT, f"over its time limit of {format_limit(limit)}")
 
 
 _LOOKS = 20
@@ -319,7 +319,7 @@ class IdleJobs:
                 self._reader.read(observer.runtime, [(key, container_id)], key)
             if watch.is_idle:
                 gpus = " and no use of its GPUs" if job.gpus else ""
-                words = f"idle for {format_duration(job.spec.idle_timeout)}: no output, no input{gpus} (--idle-timeout)"
+                words = f"idle for {format_limit(job.spec.idle_timeout)}: no output, no input{gpus} (--idle-timeout)"
                 stops[job.id] = Cause(CauseCode.TIME_LIMIT, words)
         begin_stops(self._context, stops, now)
 

@@ -33,7 +33,7 @@ from msgspec import Struct, field
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import Cause, CauseCode, RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
-from gputui.domain.text import format_duration
+from gputui.domain.text import format_duration, format_limit
 from gputui.runtime.docker.connection import cause_of, fault
 from gputui.runtime.docker.endpoint import config_directory, environment, read_settings
 
@@ -347,7 +347,7 @@ def _follow(
                     return
         idle = time.monotonic() - moved_at
         if idle > stall.total_seconds():
-            raise _failed(image, f"no progress for {format_duration(stall)}")
+            raise _failed(image, f"no progress for {format_limit(stall)}")
         shown = words
         if idle >= _TELL_STALL_AFTER:
             shown = f"{words}, no progress for {format_duration(timedelta(seconds=idle // 10 * 10))}"

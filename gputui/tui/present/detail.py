@@ -23,7 +23,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.telemetry import AttemptTelemetry, Spread
 from gputui.domain.telemetry_series import Measured, Series, summary_lines
-from gputui.domain.text import fit, format_duration, format_size, plain, width
+from gputui.domain.text import fit, format_duration, format_limit, format_size, plain, width
 from gputui.request.job_options import DOCKER_KEYS, RARER
 from gputui.tui.present.cells import (
     AMBER,
@@ -188,7 +188,7 @@ def _times(
     if job.ended_at:
         lines.append(("ended", cell(_moment(job.ended_at, context.now))))
     if (ran := elapsed(job, context.now)) is not None:
-        limit = f" of {format_duration(job.spec.time_limit)}" if job.spec.time_limit else ""
+        limit = f" of {format_limit(job.spec.time_limit)}" if job.spec.time_limit else ""
         lines.append(("time", cell(format_duration(ran) + limit)))
     if job.limit_at is not None:
         words = f"{_moment(job.limit_at, context.now)} by its time limit"
@@ -256,11 +256,11 @@ def _asked(job: Job) -> list[Line]:
     wants += ", shared with others" if request.share else ""
     wants += f" of model {plain(request.model, 40)}" if request.model else ""
     wants += f", driver capabilities {', '.join(request.capabilities)}" if request.capabilities else ""
-    limits = format_duration(spec.time_limit) if spec.time_limit else "no time limit"
+    limits = format_limit(spec.time_limit) if spec.time_limit else "no time limit"
     if spec.retries:
         used = max(0, min(spec.retries, job.charged_attempts - job.state.is_terminal))
         limits += f", {spec.retries} {'retry' if spec.retries == 1 else 'retries'} ({used} used)"
-        limits += f", backoff {format_duration(spec.backoff)}"
+        limits += f", backoff {format_limit(spec.backoff)}"
     else:
         limits += ", no retries"
     limits += f", only on {', '.join(spec.retry_on)}" if spec.retry_on else ""

@@ -12,7 +12,7 @@ from gputui.domain.gpu import SICK, GpuState, HealthCode, Holder, index_of
 from gputui.domain.idle_gpus import idle_words
 from gputui.domain.job import Job
 from gputui.domain.job_spec import shown_id
-from gputui.domain.text import UNKNOWN, fit, format_duration, format_size, plain, width
+from gputui.domain.text import UNKNOWN, age_words, fit, format_duration, format_size, plain, width
 from gputui.tui.present.cells import (
     AMBER,
     BLUE,
@@ -41,7 +41,6 @@ from gputui.tui.present.gpu_rows import (
     GpuNode,
     GpuRow,
     Tone,
-    age_words,
     charted,
     elapsed_share,
     elapsed_words,

@@ -20,7 +20,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.snapshot import Snapshot, kept_words, reservations_by_gpu
-from gputui.domain.text import UNKNOWN, format_duration, format_limit, format_size, plain, plural
+from gputui.domain.text import UNKNOWN, age_words, format_limit, format_size, plain, plural
 from gputui.tui.preferences import Preferences
 from gputui.tui.present.cells import (
     AMBER,
@@ -38,19 +38,12 @@ from gputui.tui.present.cells import (
     cell,
 )
 
-_MINUTE = timedelta(minutes=1)
-
 
 def running_words(job: Job, now: datetime) -> str:
     """Return `2h14m / 8h`, to the minute: seconds would redraw every GPU's line all the time."""
     if job.started_at is None:
         return "starting"
     return age_words(now - job.started_at) + (f" / {format_limit(job.spec.time_limit)}" if job.spec.time_limit else "")
-
-
-def age_words(passed: timedelta) -> str:
-    """Return `<1m`, `7m`, `2h14m` or `3d04h`, to the minute."""
-    return "<1m" if passed < _MINUTE else format_duration(passed // _MINUTE * _MINUTE).removesuffix("00s")
 
 
 def elapsed_words(job: Job, now: datetime) -> str:

@@ -38,7 +38,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
-from gputui.domain.text import UNKNOWN, broken, format_duration, plain, plural, width
+from gputui.domain.text import UNKNOWN, age_words, broken, format_duration, plain, plural, width
 from gputui.tui.present.cells import (
     AMBER,
     BLUE,
@@ -61,7 +61,7 @@ from gputui.tui.present.cells import (
     load_style,
     width_of,
 )
-from gputui.tui.present.gpu_rows import age_words, program_words, tone_of_kind
+from gputui.tui.present.gpu_rows import program_words, tone_of_kind
 from gputui.tui.present.process import PROCESS_VIEW_COLUMNS, view_cell
 
 SUBMIT: tuple[Cell, ...] = (

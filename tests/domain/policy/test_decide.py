@@ -210,7 +210,7 @@ def test_windows() -> None:
 def test_a_job_that_waits_because_it_has_no_limit_is_advised_to_set_one() -> None:
     """The head is promised the GPUs at the end of the window, and so its own job has to end by then."""
     begun = replace(WINDOW, start=NOW - timedelta(minutes=1), count=8)
-    because = "planned to run 3d00h, the longest time allowed, without one"
+    because = "planned to run 3d, the longest time allowed, without one"
     jobs = [job(1, gpus=8, age=99), job(2, gpus=4, tenant="bob"), job(3, gpus=4, tenant="bob", time_limit=HOUR)]
     found = planned(jobs, reservations=(begun,))
     assert starts(found) == {3: 4}

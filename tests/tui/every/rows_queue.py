@@ -80,7 +80,7 @@ USUAL = ChosenColumns.of({}, ()).keys
 ROWS = (
     Row("detail", at_job(101), eyes.screen, "Detail", mouse=on_row(101, 2)),
     Row("detail", at_gpu(0), eyes.screen, "Detail", mouse=on_gpu(0, 2)),
-    Row("follow", at_job(104), eyes.followed, (104, None)),
+    Row("follow", stages.another_log, eyes.followed, (104, None)),
     Row("hold", at_job(107), eyes.actions, [("hold", "job 107")]),
     Row("release", at_job(109), eyes.actions, [("release", "job 109")]),
     Row("cancel", at_job(101), eyes.actions, [("cancel", "job 101")], ("y",)),

@@ -46,6 +46,12 @@ def at_job(job_id: int) -> Step:
     return at
 
 
+async def another_log(hand: Hand) -> None:
+    """Move to job 104 beside the log of job 101, which the user asked for: a resting cursor leaves it."""
+    await at_job(104)(hand)
+    hand.main.logs.follow(101)
+
+
 async def failed_job(hand: Hand) -> None:
     """Open the ended jobs, and move to one that failed."""
     await queue(hand)
