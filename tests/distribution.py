@@ -7,8 +7,11 @@ import os
 from xdist.scheduler import LoadGroupScheduling
 from xdist.workermanage import WorkerController
 
-WAITING_WORKERS = 4
-"""Number of workers that begin with tests that wait, beside one for each core that begins with those that compute."""
+WAITING_WORKERS = 2
+"""Number of workers that begin with tests that wait, beside one for each core that begins with those that compute.
+
+Four kept two slow cores no busier than two do, and each test took twice as long.
+"""
 YIELDS = 5
 """Niceness of workers that compute: a test that waits for a container's start has a processor at once."""
 

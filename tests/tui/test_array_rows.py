@@ -193,7 +193,7 @@ class TestConsole:
             await pilot.press("o", "end")
             assert "7_99999 PD" in console.screen_text
             await pilot.press("o")
-            assert "7_99999" not in console.screen_text
+            assert "7_99999 PD" not in console.screen_text
 
     async def test_the_page_of_a_folded_row_is_about_all_its_elements(self) -> None:
         async with on_screen(
