@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,9 +17,14 @@ def command_lines() -> dict[int, list[bytes]]:
 
 
 def children(pid: int | str) -> list[int]:
-    """Return the children of a process, of all its threads, zombies included; pid may be "self"."""
+    """Return the children of a process, zombies included; pid may be "self".
+
+    By their parents, as the lists of a process's threads miss a child whose thread ends meanwhile.
+    """
+    wanted = str(os.getpid() if pid == "self" else pid)
     found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(FileNotFoundError, ProcessLookupError):  # the thread or the process has ended meanwhile
-            found += map(int, task.read_text().split())
-    return found
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            if path.read_text(errors="replace").rpartition(")")[2].split()[1] == wanted:
+                found.append(int(path.parent.name))
+    return sorted(found)
