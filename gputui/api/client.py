@@ -86,13 +86,13 @@ class Patience(Struct, eq=False):
     def passed(self) -> None:
         """Tell the user once that the owner does not answer; raise StoreBusyError when the time is over."""
         elapsed = self.elapsed
+        if elapsed >= TELL_AFTER and not self._is_told:
+            self._is_told = True
+            self._tell(f"{self._name(self.server)[0]} has not answered for {int(elapsed)} s")
         if elapsed >= self._limit:
             who, cure = self._name(self.server)
             what = f"{who} has not answered for {int(elapsed)} s"
             raise StoreBusyError(what, hint=cure)
-        if elapsed >= TELL_AFTER and not self._is_told:
-            self._is_told = True
-            self._tell(f"{self._name(self.server)[0]} has not answered for {int(elapsed)} s")
 
     def pause(self, seconds: float) -> None:
         time.sleep(max(0.001, min(seconds, self._limit - self.elapsed)))

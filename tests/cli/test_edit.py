@@ -151,7 +151,7 @@ def test_a_relative_limit_changes_that_of_a_running_job(run: Run, store: KeptSto
         assert store.get(1).spec.time_limit == limit * hour
     refused = run("edit", "1", "--time-limit=-4h")
     assert (refused.code, refused.out) == (2, "")
-    assert "--time-limit: '-4h' leaves nothing of its limit of 4h" in refused.err
+    assert "--time-limit: '-4h' leaves nothing of its limit of 4h\n" in refused.err
     assert "--time-limit: 'x' is not a duration" in run("edit", "1", "--time-limit", "+x").err
     assert "no time limit that '+1h' could change" in run("edit", "2", "--time-limit", "+1h").err
     assert "the limit of 30s has already passed" in run("edit", "1", "--time-limit", "30s").err

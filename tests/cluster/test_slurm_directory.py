@@ -78,7 +78,7 @@ def test_a_shared_picture_tells_its_age_once_it_is_old(tmp_path: Path) -> None:
     file.write_bytes(msgspec.json.encode(Polled(time.time() - 90)))
     other = SlurmCluster(SlurmCommands(None, 1.0, {"PATH": ""}), settings, tmp_path)
     [notice] = other.snapshot().notices
-    assert notice.text.startswith("this was so 1m30s ago: Slurm is asked every 1h")
+    assert notice.text.startswith("this was so 1m30s ago: Slurm is asked every 1h (")
 
 
 def test_a_job_that_slurm_has_forgotten_stops_no_cancellation_of_others(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_more_than_the_site_allows_is_refused(world: World) -> None:
     site = SchedulerSettings(max_time=timedelta(hours=24))
     with pytest.raises(InputError, match="is longer than a job may run here") as refusal:
         submitted(world, site, time_limit=timedelta(hours=25))
-    assert "at most 1d" in str(refusal.value.hint)
+    assert "at most 1d:" in str(refusal.value.hint)
     assert not world.store.jobs()
     assert submitted(world, site, time_limit=timedelta(hours=24)) == 1
 

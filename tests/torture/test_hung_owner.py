@@ -85,6 +85,7 @@ def test_beside_a_stopped_owner_changes_are_refused_and_reading_goes_on(owners: 
         read = list(threads.map(partial(timed, owners), READING))
     for line, (seconds, done) in zip(CHANGES, changed, strict=True):
         assert (done.returncode, done.stdout) == (1, ""), line
+        assert re.search(rf"gputui: {who} \d s\n", done.stderr), done.stderr
         assert re.search(rf"gputui: error: {who} \d+ s", done.stderr), done.stderr
         assert cure in done.stderr
         assert seconds < stretched(8)  # `edit` looks at the job before

@@ -18,6 +18,7 @@ from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
 from tests.e2e.site import all_over, submit_directly
+from tests.process_list import children
 from tests.runtime.dockerd import IMAGE, Dockerd
 from tests.runtime.sshd import Sshd
 
@@ -40,10 +41,7 @@ class Watch:
 
     def _run(self) -> None:
         while not self._closed.wait(0.2):
-            children = [int(pid) for pid in _read(f"/proc/{self._pid}/task/{self._pid}/children").split()]
-            for task in Path(f"/proc/{self._pid}/task").glob("*/children"):
-                children += [int(pid) for pid in _read(str(task)).split()]
-            stats = [_read(f"/proc/{pid}/stat") for pid in set(children)]
+            stats = [_read(f"/proc/{pid}/stat") for pid in children(self._pid)]
             names = [stat.partition("(")[2].rpartition(")")[0] for stat in stats]
             states = [stat.rpartition(")")[2].split()[:1] for stat in stats]
             self.ssh = max(self.ssh, names.count("ssh"))

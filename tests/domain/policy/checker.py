@@ -98,6 +98,8 @@ def _at_the_end(walk: Walk, told: Told) -> Told:
         owed=promise.need if promise and promise.job.spec.tenant == tenant else 0,
         left=frozenset(walk.free),
         head=(promise.job.id, promise.at, promise.need) if promise else None,
+        foreseen=walk.found.forecast.get(told.job.id),
+        is_next=next(iter(walk.found.forecast), None) == told.job.id,
     )
 
 

@@ -42,6 +42,10 @@ class Told:
     """True if it would run past the promised moment."""
     promise: tuple[datetime, frozenset[JobId]] | None = None
     """Time of its own promise, and the jobs whose end it waits for."""
+    foreseen: datetime | None = None
+    """Its start in the plan's forecast."""
+    is_next: bool = False
+    """True if no other start comes first in the forecast."""
     also: Told | None = None
     """Another true statement."""
     left: frozenset[str] = frozenset()
@@ -158,7 +162,7 @@ def _check_turn(facts: Facts, told: Told, reason: Reason) -> None:
         assert found["ahead"] is None
     _check_needs(facts, told, found["needs"])
     _check_counts(facts, told, found["counts"])
-    _check_promise(facts, told, found, reason)
+    _check_promise(facts, told, found)
     if found["past"]:
         assert told.past
         assert told.head is not None
@@ -184,19 +188,18 @@ def _check_hint(facts: Facts, told: Told, found: re.Match[str]) -> None:
     helps = found["past"] is not None or (bool(found["windows"]) and later)
     assert (found["lasts"] is not None) == (found["wanted"] is not None) == (unlimited and helps)
     if found["lasts"]:
-        assert found["lasts"] == _left(facts.now + lasts, facts.now)
+        assert found["lasts"] == re.sub(r"(?<=\D)00\D$", "", _left(facts.now + lasts, facts.now))
 
 
-def _check_promise(facts: Facts, told: Told, found: re.Match[str], reason: Reason) -> None:
+def _check_promise(facts: Facts, told: Told, found: re.Match[str]) -> None:
     if told.promise is None:
         assert found["at"] is None
         return
     at, because = told.promise
-    if found["late"] or (not found["because"] and found["at"] != _moment(at, facts.now)):
-        assert found["at"] in {_moment(moment, facts.now) for moment in reason.times if moment > at}
-        return
-    assert found["at"] == _moment(at, facts.now)
-    if because:
+    start = max(at, told.foreseen or at)
+    assert found["at"] == _moment(start, facts.now)
+    assert (found["late"] is not None) == (start > at and not told.is_next)
+    if because and start == at:
         job = _job(facts, found["because"])
         assert job.id in because
         assert found["by"] == facts.expected_by(job)[1]
